@@ -53,7 +53,7 @@ class BadWordMatcher:
 
     def consume(self, token: int) -> None:
         """Append a token to the text."""
-        self._end = [*self._end, token][-self._lengths[-1] :]
+        self._end = self._append(self._end, token)
         if self._grammar is not None:
             self._grammar.consume(token)
 
@@ -61,10 +61,27 @@ class BadWordMatcher:
         """Write which tokens may follow. Without a grammar the mask comes with all allowed."""
         if self._grammar is not None:
             self._grammar.fill(mask)
+        self._ban(self._end, mask)
+
+    def look_ahead(self, guesses: Sequence[int], masks: Sequence[memoryview]) -> None:
+        """Write which tokens may follow behind each guess. Without a grammar any but the words' last ones."""
+        if self._grammar is not None:
+            self._grammar.look_ahead(guesses, masks)
+        end = self._end
+        for guess, mask in zip(guesses, masks[1:], strict=True):
+            end = self._append(end, guess)
+            if self._grammar is None:
+                mask[:] = b"\xff" * len(mask)
+            self._ban(end, mask)
+
+    def _append(self, end: list[int], token: int) -> list[int]:
+        return [*end, token][-self._lengths[-1] :]
+
+    def _ban(self, end: list[int], mask: memoryview) -> None:
         for length in self._lengths:
-            if length > len(self._end):
+            if length > len(end):
                 return
-            for token in self._last_tokens.get(tuple(self._end[-length:]), ()):
+            for token in self._last_tokens.get(tuple(end[-length:]), ()):
                 mask[token >> 3] &= ~(1 << (token & 7))
 
 

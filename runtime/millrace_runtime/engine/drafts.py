@@ -11,13 +11,13 @@ from millrace_runtime.protocol.step import Row, RowResult
 
 def add_drafts(planned: PlannedStep, residency: Residency, max_draws: int) -> None:
     """Let rows verify the executor's drafts, as far as tokens, draws and blocks remain."""
-    offers = [min(one.next_draft, one.max_length - one.num_known) for _, one in planned.offers]
+    offers = [min(len(one.next_draft), one.max_length - one.num_known) for _, one in planned.offers]
     shares = share_drafts(offers, min(planned.num_tokens_left, max_draws - planned.num_draws))
     for (number, sequence), wanted in zip(planned.offers, shares, strict=True):
         num_known = sequence.num_known - 1  # without the token that this row draws
-        max_draft = residency.extend(sequence, num_known + wanted) - num_known
-        if max_draft > 0:
-            planned.add_draft(number, max_draft)
+        num_guesses = residency.extend(sequence, num_known + wanted) - num_known
+        if num_guesses > 0:
+            planned.add_draft(number, sequence.next_draft[:num_guesses])
 
 
 def share_drafts(offers: Sequence[int], room: int) -> list[int]:
@@ -49,5 +49,5 @@ class DraftCounts:
         """Count a verified draft, with what its sequence got from it."""
         num_right = len(result.tokens) - (result.fault is None)
         self.num_drafts += 1
-        self.num_drafted += row.max_draft
+        self.num_drafted += len(row.draft)
         self.num_accepted += min(num_right, 0 if output is None else len(output.tokens))

@@ -1,5 +1,6 @@
 """What binds a sequence's draws, as the scheduler sees it, and the masks of a step."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -34,6 +35,18 @@ class Matcher(Protocol):
 
     def fill(self, mask: memoryview) -> None:
         """Write which tokens may follow, as `Executor.provide_masks` has it. After a fault none may."""
+
+    def look_ahead(self, guesses: Sequence[int], masks: Sequence[memoryview]) -> None:
+        """Write which tokens may follow behind each guess, into `masks` from the second on.
+
+        The first is that of `fill`. The others come empty, and stay so behind a guess that does not fit, or
+        that ends the text. No guess becomes a part of the text, and none is a fault.
+        """
+
+
+def allows(mask: memoryview, token: int) -> bool:
+    """Whether a mask allows a token."""
+    return bool(mask[token >> 3] >> (token & 7) & 1)
 
 
 class Masks(NamedTuple):

@@ -27,8 +27,8 @@ class PlannedStep:
     num_context_tokens: int = 0
     is_decode_only: bool = True
     work: StepWork = field(default_factory=StepWork)
-    masked: list[tuple[Tenancy, Sequence]] = field(default_factory=list)
-    """The sequences of the masked rows, in the order of the rows."""
+    masked: list[tuple[int, Tenancy, Sequence]] = field(default_factory=list)
+    """The numbers and the sequences of the masked rows, in the order of the rows."""
     awaits_masks: bool = False
     """Whether it has masked rows, and their masks were not made yet."""
 
@@ -45,7 +45,7 @@ class PlannedStep:
         emit = sequence.num_computed == sequence.num_known and sequence.draws_next
         is_masked = emit and sequence.masks_next
         if emit:
-            if sequence.next_draft and not is_masked:
+            if sequence.next_draft:
                 self.offers.append((len(self.rows), sequence))
             sequence.num_known += 1
             sequence.num_pending += 1
@@ -61,7 +61,7 @@ class PlannedStep:
             self.work.add_chunk(num_tokens, num_read)
         self.is_decode_only = self.is_decode_only and num_tokens == 1
         if is_masked:
-            self.masked.append((sequence.tenancy, sequence))
+            self.masked.append((len(self.rows), sequence.tenancy, sequence))
             self.awaits_masks = True
         self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, is_masked=is_masked))
 
@@ -75,28 +75,38 @@ class PlannedStep:
         """Return how many of the computed tokens a sequence's next token sees."""
         return self._count_read(num_computed + 1, 1) - 1
 
-    def add_draft(self, number: int, max_draft: int) -> None:
-        """Let row `number` verify a draft of at most `max_draft` tokens."""
+    def add_draft(self, number: int, draft: tuple[int, ...]) -> None:
+        """Let row `number` verify a draft."""
         row = self.rows[number]
-        self.rows[number] = Row(row.slot, row.num_tokens, row.emit, max_draft)
-        self.num_tokens_left -= max_draft
-        self.num_tokens += max_draft
-        self.work.num_decoded += max_draft
-        self.num_draws += max_draft
+        self.rows[number] = Row(row.slot, row.num_tokens, row.emit, draft, row.is_masked)
+        self.num_tokens_left -= len(draft)
+        self.num_tokens += len(draft)
+        self.work.num_decoded += len(draft)
+        self.num_draws += len(draft)
 
     @property
     def can_mask(self) -> bool:
         """Whether the tokens before every masked draw are collected. A sequence that has left needs none."""
-        return all(s.num_pending == 1 for tenancy, s in self.masked if s.tenancy == tenancy)
+        return all(s.num_pending == 1 for _, tenancy, s in self.masked if s.tenancy == tenancy)
 
     def make_masks(self, vocabulary_size: int) -> memoryview:
-        """Return the masks of its masked rows. A sequence that has left may draw anything."""
+        """Return the masks of its masked rows. A sequence that has left may draw anything.
+
+        The masks behind guesses are empty from the first guess on that does not fit.
+        """
         self.awaits_masks = False
         size = mask_bytes(vocabulary_size)
-        masks = memoryview(bytearray(b"\xff") * (size * len(self.masked)))
-        for number, (tenancy, sequence) in enumerate(self.masked):
+        drafts = [self.rows[number].draft for number, *_ in self.masked]
+        masks = memoryview(bytearray(size * sum(1 + len(draft) for draft in drafts)))
+        left = masks
+        for draft, (_, tenancy, sequence) in zip(drafts, self.masked, strict=True):
+            mine = [left[place * size : (place + 1) * size] for place in range(1 + len(draft))]
+            left = left[len(mine) * size :]
+            mine[0][:] = b"\xff" * size
             if sequence.tenancy == tenancy and sequence.matcher is not None:
-                sequence.matcher.fill(masks[number * size : (number + 1) * size])
+                sequence.matcher.fill(mine[0])
+                if draft:
+                    sequence.matcher.look_ahead(draft, mine)
         return masks
 
     def timing(self, seconds: float) -> StepTiming | None:

@@ -157,7 +157,7 @@ class Scheduler:
         for row, asked in zip(result.rows, planned.rows, strict=True):
             if (sequence := tenant(row.slot, row.epoch)) is not None:
                 output = self._commit_row(sequence, row)
-                if asked.max_draft:
+                if asked.draft:
                     self._drafts.count(asked, row, output)
                 if output is not None:
                     outputs.append(output)

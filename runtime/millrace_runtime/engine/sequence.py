@@ -103,8 +103,8 @@ class Sequence:
     """Tokens whose KV is written once every submitted step has run; a draft counts once it is accepted."""
     num_pending: int = 0
     """Rows in flight that draw."""
-    next_draft: int = 0
-    """Draft tokens in the executor's last offer."""
+    next_draft: tuple[int, ...] = ()
+    """The guesses of the executor's last offer that a row may verify."""
     masked_until: int = 0
     """With an optimistic grammar: the draws before this one have masks."""
     has_begun: bool = False
@@ -135,12 +135,12 @@ class Sequence:
         With max_tokens 0 it draws none, and its prompt alone is computed.
 
         A draft depends on how much of the last draft was accepted. So a sequence with a draft has at most one
-        drawing row in flight, whatever the executor's depth. A masked row has no draft.
+        drawing row in flight, whatever the executor's depth.
         A sequence with slow masks sits out the steps until its mask is there: no other one waits for it.
         """
         if self.matcher is not None and (self.matcher.is_busy or (self.num_pending and self.matcher.is_slow)):
             return False
-        if self.num_pending and self.next_draft and not self.masks_next:
+        if self.num_pending and self.next_draft:
             return False
         return self.num_known < self.max_length or self.num_computed < self.num_prompt
 
@@ -194,7 +194,7 @@ class Sequence:
         self.tenancy = None
         self.tables = []
         self.room = self.num_computed = self.num_named = self.next_named = 0
-        self.num_pending = self.next_draft = 0
+        self.num_pending, self.next_draft = 0, ()
         self.num_known = self.num_prompt + len(self.outputs)
 
     def append_scores(self, row: RowResult) -> None:
@@ -215,7 +215,6 @@ class Sequence:
         self.num_pending -= 1
         self.num_known += num_accepted
         self.num_computed += num_accepted
-        self.next_draft = row.next_draft
         exact = self.num_pending or row.fault or row.num_computed == self.num_computed
         assert exact, f"the executor computed {row.num_computed} tokens, not {self.num_computed}"
         for number, token in enumerate(row.tokens, 1):
@@ -233,7 +232,21 @@ class Sequence:
                     return Appended(row.tokens[:number], FINISH_STOP if self.fault is None else FINISH_ERROR)
             if self.num_prompt + len(self.outputs) >= self.max_length:
                 return Appended(row.tokens[:number], FINISH_LENGTH)
+        self.next_draft = row.next_draft[: self._most_guesses]
         return Appended(row.tokens, FINISH_ERROR if row.fault is not None else None)
+
+    @property
+    def _most_guesses(self) -> int | None:
+        """The most guesses that its next row may verify; None: any number.
+
+        Those of slow masks would hold up the step. Of an optimistic grammar a row's draws have all masks, or
+        none.
+        """
+        if self.matcher is None or not self.masks_next:
+            return None
+        if self.matcher.is_optimistic:
+            return self.masked_until - len(self.outputs) - 1
+        return 0 if self.matcher.is_slow else None
 
     @property
     def _has_optional_grammar(self) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from millrace_runtime.protocol.step import KvGroup, Row, SlotStart
 
@@ -19,7 +19,6 @@ class Slot:
     tokens: list[int]
     tables: list[list[int]]
     num_computed: int
-    guesses: list[int] = field(default_factory=list)
 
     @property
     def banned(self) -> set[int]:
@@ -88,7 +87,7 @@ class SimulatedCache:
                 readers.update(set(slot.tables[number][self._block_of(_first_seen(group, slot)) :]))
             for row in rows:
                 slot = slots[row.slot]
-                end = slot.num_computed + row.num_tokens + row.max_draft
+                end = slot.num_computed + row.num_tokens + len(row.draft)
                 first, last = self._block_of(slot.num_computed), self._block_of(end - 1)
                 written = slot.tables[number][first : last + 1]
                 assert all(readers[block] == 1 for block in written), "a row writes to a shared block"

@@ -43,7 +43,7 @@ class SimulatedExecutor:
     """Runs plans on token ids. A plan that breaks the protocol fails an assertion."""
 
     def __init__(self, limits: Limits, next_token: NextToken, propose: Propose | None = None) -> None:
-        """The guesses of `propose` are drafts, which the executor verifies; without it there are none."""
+        """The guesses of `propose` are offered as drafts; without it there are none."""
         self.limits = limits
         self.placement = Placement("cpu", "simulated", "float32", "FromCheckpoint", 1)
         self.progress = 0
@@ -63,7 +63,7 @@ class SimulatedExecutor:
         assert not self._cache.is_dropped, "a step in its sleep"
         assert all(self._has_masks(before) for before in self._plans), "a plan before has no masks yet"
         assert _num_tokens(plan) <= self.limits.max_batched_tokens, "a step has too many tokens"
-        num_draws = sum(row.emit + row.max_draft for row in plan.rows)
+        num_draws = sum(row.emit + len(row.draft) for row in plan.rows)
         assert num_draws <= max(self.limits.max_draws, self.limits.num_slots), "a step has too many draws"
         self._next_step += 1
         self._plans.append(plan)
@@ -71,8 +71,9 @@ class SimulatedExecutor:
     def provide_masks(self, step: int, masks: memoryview) -> None:
         """Keep the masks of a plan in flight."""
         [plan] = [plan for plan in self._plans if plan.step == step]
-        num_masked = sum(row.is_masked for row in plan.rows)
-        assert masks.nbytes == num_masked * mask_bytes(self.limits.vocabulary_size) > 0
+        num_masks = sum(1 + len(row.draft) for row in plan.rows if row.is_masked)
+        wanted = num_masks * mask_bytes(self.limits.vocabulary_size)
+        assert masks.nbytes == wanted > 0, "each draw of a masked row has a mask"
         assert step not in self._masks, "masks came twice"
         self._masks[step] = bytes(masks)
 
@@ -96,7 +97,10 @@ class SimulatedExecutor:
         self.progress += 1
         for row in plan.rows:  # a device writes every row's KV before any row reads
             self._compute(row)
-        rows = [self._answer(row, masks.pop(0) if row.is_masked else None) for row in plan.rows]
+        rows = [
+            self._answer(row, [masks.pop(0) if row.is_masked else None for _ in range(1 + len(row.draft))])
+            for row in plan.rows
+        ]
         return StepResult(plan.step, rows, 0.001)
 
     def check(self) -> None:
@@ -144,30 +148,28 @@ class SimulatedExecutor:
         assert row.num_tokens > 0
         assert end == len(slot.tokens) or not row.emit, "a row emits only at the last known token"
         self._check_draft(row, slot)
-        guesses = row.draft or slot.guesses[: row.max_draft]
-        self._cache.write(slot, [*slot.tokens[slot.num_computed : end], *guesses])
-        slot.guesses = list(guesses)
+        self._cache.write(slot, [*slot.tokens[slot.num_computed : end], *row.draft])
 
-    def _answer(self, row: Row, allowed: set[int] | None) -> RowResult:
+    def _answer(self, row: Row, masks: list[set[int] | None]) -> RowResult:
         slot = self._slots[row.slot]
         self._cache.check_chunk(slot, row.num_tokens)
         scores = self._score(slot, row.num_tokens)
         slot.num_computed += row.num_tokens
         if not row.emit:
             return RowResult(row.slot, slot.start.epoch, [], slot.num_computed, prompt_logprobs=scores)
-        drawn = self._draw(slot, allowed)
+        drawn = self._draw(slot, row.draft, masks)
         tokens = [token for token in drawn if token is not None]
         if drawn[-1] is None:
-            return self._fail(row, slot, tokens, allowed)
+            return self._fail(row, slot, tokens, masks[len(tokens)])
         assert len(slot.tokens) <= self.limits.max_model_length, "a token was drawn beyond the model's length"
-        slot.guesses = (self._propose(slot.tokens) if self._propose else [])[: self.limits.max_draft]
+        guesses = self._propose(slot.tokens) if self._propose else []
         logprobs = self._rank_drawn(tokens, slot.start.sampling.num_logprobs)
         return RowResult(
             row.slot,
             slot.start.epoch,
             tokens,
             slot.num_computed,
-            next_draft=len(slot.guesses),
+            next_draft=tuple(guesses[: self.limits.max_draft]),
             logprobs=logprobs,
             prompt_logprobs=scores,
         )
@@ -203,27 +205,33 @@ class SimulatedExecutor:
         return RowResult(row.slot, slot.start.epoch, drawn, slot.num_computed, fault=fault)
 
     def _check_draft(self, row: Row, slot: Slot) -> None:
-        assert len(row.draft) <= row.max_draft <= self.limits.max_draft, "more draft than is allowed"
-        assert row.emit or not (row.max_draft or row.is_masked), "a draft or a mask without a draw"
-        assert not (row.max_draft and row.is_masked), "no draft beside a mask"
-        reserved = slot.num_computed + row.num_tokens + row.max_draft
+        assert len(row.draft) <= self.limits.max_draft, "more draft than is allowed"
+        assert row.emit or not (row.draft or row.is_masked), "a draft or a mask without a draw"
+        reserved = slot.num_computed + row.num_tokens + len(row.draft)
         room = min(len(table) for table in slot.tables) * self.limits.block_size
         assert reserved <= room, "a row has no room for its tokens and its draft"
 
-    def _draw(self, slot: Slot, allowed: set[int] | None) -> list[int | None]:
-        """Return the token after the known ones, and one after each right guess; a fault is a last None."""
+    def _draw(self, slot: Slot, draft: tuple[int, ...], masks: list[set[int] | None]) -> list[int | None]:
+        """Return the token after the known ones, and one after each right guess; a fault is a last None.
+
+        Where nothing is allowed behind a guess, no draw follows it.
+        """
         drawn: list[int | None] = []
-        while True:
+        for number, allowed in enumerate(masks):
+            if drawn:
+                if self._give_way(slot, 0, allowed) is None:
+                    break
+                slot.num_computed += 1
             token = self._next_token(self._cache.find_seen(slot, slot.num_computed))
             if token is not None:
                 token = self._give_way(slot, token, allowed)
             drawn.append(token)
             if token is None:
-                return drawn
+                break
             slot.tokens.append(token)
-            if len(drawn) > len(slot.guesses) or slot.guesses[len(drawn) - 1] != token:
-                return drawn
-            slot.num_computed += 1
+            if draft[number : number + 1] != (token,):
+                break
+        return drawn
 
     def _give_way(self, slot: Slot, token: int, allowed: set[int] | None) -> int | None:
         """Return the token, or the next one that may come; None where none may."""
@@ -235,7 +243,7 @@ class SimulatedExecutor:
 
 
 def _num_tokens(plan: StepPlan) -> int:
-    return sum(row.num_tokens + row.max_draft for row in plan.rows)
+    return sum(row.num_tokens + len(row.draft) for row in plan.rows)
 
 
 def _from(token: int, vocabulary_size: int) -> list[int]:

@@ -72,7 +72,7 @@ class LoadedModel:
     ) -> LocalExecutor:
         """Return the executor, with so many blocks of each KV group. Raises CapacityError.
 
-        Without a `proposer` its rows bring their own drafts, as those of a worker do.
+        Without a `proposer` it offers no guesses, as a worker: the engine guesses for all of them.
         """
         plan = self.plan
         limits = plan.limits(num_blocks, max_model_length)

@@ -115,10 +115,7 @@ def largest_plan(limits: Limits) -> StepPlan:
         )
         for slot, count in enumerate(guesses)
     ]
-    rows = [
-        Row(slot, longest - count, emit=True, max_draft=count, draft=(0,) * count)
-        for slot, count in enumerate(guesses)
-    ]
+    rows = [Row(slot, longest - count, emit=True, draft=(0,) * count) for slot, count in enumerate(guesses)]
     return StepPlan(0, [], starts, [], rows)
 
 

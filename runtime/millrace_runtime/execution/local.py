@@ -52,7 +52,7 @@ class _SubmittedStep:
     """A submitted step. Its draw is launched with its masks, or at once if it needs none."""
 
     plan: StepPlan
-    num_masked: int
+    num_masks: int
     forwarded: Future[Forwarded]
     launched: Future[Launched] | None = None
 
@@ -76,7 +76,7 @@ class LocalExecutor:
     ) -> None:
         """The runner gets its KV caches here, and again at every `Wake`.
 
-        `speculation` guesses; without it the rows bring their own drafts.
+        `speculation` guesses; without it nothing is offered.
         """
         self.limits, self.placement = limits, placement
         self._runner, self._slots, self._device = runner, slots, device
@@ -114,10 +114,10 @@ class LocalExecutor:
         if self._newest is not None:
             _require_masks(self._newest)
         if self._speculation is not None:
-            plan = self._speculation.add_drafts(plan)
-        num_masked = sum(row.is_masked for row in plan.rows)
-        submitted = _SubmittedStep(plan, num_masked, self._queue.submit(self._forward, plan))
-        if not num_masked:
+            self._speculation.follow(plan)
+        num_masks = sum(1 + len(row.draft) for row in plan.rows if row.is_masked)
+        submitted = _SubmittedStep(plan, num_masks, self._queue.submit(self._forward, plan))
+        if not num_masks:
             submitted.launched = self._queue.submit(self._draw, submitted.forwarded, None)
         self._newest = submitted
         self._in_flight.append(submitted)
@@ -128,10 +128,10 @@ class LocalExecutor:
         submitted = next((submitted for submitted in in_flight if submitted.plan.step == step), None)
         if submitted is None or submitted.launched is not None:
             raise PlanError(f"step {step} waits for no masks")
-        wanted = submitted.num_masked * mask_bytes(self.limits.vocabulary_size)
+        wanted = submitted.num_masks * mask_bytes(self.limits.vocabulary_size)
         if masks.nbytes != wanted:
             raise PlanError(f"step {step} wants {wanted} bytes of masks, not {masks.nbytes}")
-        words = np.frombuffer(bytearray(masks), dtype=np.int32).reshape(submitted.num_masked, -1)
+        words = np.frombuffer(bytearray(masks), dtype=np.int32).reshape(submitted.num_masks, -1)
         submitted.launched = self._queue.submit(self._draw, submitted.forwarded, words)
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -258,6 +258,6 @@ def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
     """Return the step's draw. Raises PlanError if it is not launched."""
     if submitted.launched is None:
         raise PlanError(
-            f"step {submitted.plan.step} has no masks: provide them for its {submitted.num_masked} rows"
+            f"step {submitted.plan.step} has no masks: provide them for its {submitted.num_masks} draws"
         )
     return submitted.launched

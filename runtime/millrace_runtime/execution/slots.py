@@ -198,13 +198,10 @@ class SlotTable:
     def _guess(self, row: Row, slot: Slot) -> None:
         """Write a draft after the known tokens, and count it. Raises PlanError for an invalid one."""
         count, begin = len(row.draft), slot.num_computed
-        if count > min(row.max_draft, self._limits.max_draft):
-            raise PlanError(
-                f"slot {row.slot} has a draft of {count} tokens: its row may have {row.max_draft}, and this "
-                f"executor verifies {self._limits.max_draft}"
-            )
-        if not row.emit or row.is_masked:
-            raise PlanError(f"slot {row.slot} has a draft, but no draw of its own without a mask")
+        if count > (most := self._limits.max_draft):
+            raise PlanError(f"slot {row.slot} has a draft of {count} tokens: this executor verifies {most}")
+        if not row.emit:
+            raise PlanError(f"slot {row.slot} has a draft, but no draw of its own")
         end = begin + count
         if end >= self._length or end > min(slot.num_blocks) * BLOCK_SIZE:
             raise PlanError(f"slot {row.slot} has no room for a draft of {count} tokens after {begin}")

@@ -57,8 +57,9 @@ class Executor(Protocol):
     def provide_masks(self, step: int, masks: memoryview) -> None:
         """Provide the masks of a submitted step, before the next `submit` and before its `collect`.
 
-        `masks` has those of the masked rows in the plan's order, each of ceil(vocabulary / 32) uint32 words,
-        little-endian. Bit i of word w allows token 32 * w + i.
+        `masks` has those of the masked rows in the plan's order, for each row one, and then one behind each
+        token of its draft. A mask has ceil(vocabulary / 32) uint32 words, little-endian. Bit i of word w
+        allows token 32 * w + i. An empty mask behind a guess ends the row's draws before it.
         """
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -78,5 +79,5 @@ class Executor(Protocol):
 
 
 def mask_bytes(vocabulary_size: int) -> int:
-    """Return the size of one row's mask."""
+    """Return the size of one draw's mask."""
     return -(-vocabulary_size // 32) * 4

@@ -9,8 +9,8 @@ that no later token sees go to other sequences: the front of such a table is sta
 
 A *draft* is a guess at the next tokens. A row that draws may verify one: the executor computes the known
 tokens and the draft after them, keeps the draft's tokens up to the first one that it would not have drawn,
-and draws one more. The guesses are the executor's own (`next_draft` is the number that it has ready), unless
-the row has some.
+and draws one more. The guesses are the executor's own: each result offers some for the sequence's next row
+(`next_draft`), and the scheduler chooses how many of them the row has.
 """
 
 import msgspec
@@ -53,12 +53,11 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     slot: int
     num_tokens: int
     emit: bool
-    max_draft: int = 0
-    """The most draft tokens to verify: the tables have room for so many after the known tokens."""
     draft: tuple[int, ...] = ()
-    """The draft, at most `max_draft`; empty: the executor's own guesses."""
+    """The draft to verify. The tables have room for it after the known tokens."""
     is_masked: bool = False
-    """Whether its draw has a mask, from `provide_masks`. Such a row emits and verifies no draft."""
+    """Whether its draws have masks, from `provide_masks`: one, and one behind each token of the draft. Such a
+    row emits."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -111,12 +110,15 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
     the tokens that it drew before the fault."""
     num_computed: int
     """The sequence's tokens whose KV is written, without the drawn token and rejected drafts."""
-    next_draft: int = 0
-    """Guesses that the executor has ready after these tokens. The sequence's next row may verify so many."""
+    next_draft: tuple[int, ...] = ()
+    """Guesses at the tokens after these. The sequence's next row may verify the first ones of them."""
     logprobs: list[TokenLogprobs] = []
     """One for each token if the sequence wants them, else empty."""
     fault: str | None = None
-    """Why this row failed (non-finite logits, or FAULT_NOTHING_ALLOWED). Other rows are unaffected."""
+    """Why this row failed (non-finite logits, or FAULT_NOTHING_ALLOWED). Other rows are unaffected.
+
+    A draw behind a guess that nothing is allowed to is no fault: the row ends before it, with the draw that
+    equals the guess, and the sequence's next row draws there again."""
     prompt_logprobs: PromptLogprobs | None = None
     """Of the prompt's tokens that follow the row's: those of its sequence that have none yet, if it wants
     them."""

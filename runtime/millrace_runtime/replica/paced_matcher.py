@@ -1,9 +1,11 @@
 """A sequence's matcher that makes its masks in a thread while they take long, so that no other row waits."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
+
+from millrace_runtime.engine.matcher import allows
 
 SLOW_SECONDS: Final = 0.002
 """Of CPU time. Of the masks of 500 schemas in the shape of public ones, fewer than a hundredth take so long.
@@ -14,6 +16,9 @@ SLOW_MASKS: Final = 16
 
 class Fork(Protocol):
     """A sequence's state in its grammar. One thread at a time may use it."""
+
+    def copy(self) -> Self:
+        """Return another one in the same state."""
 
     @property
     def is_stopped(self) -> bool:
@@ -53,6 +58,8 @@ class PacedMatcher:
         self._ahead: Future[bytearray] | None = None
         """The next mask, if the thread makes it or has made it."""
         self._mask_bytes = 0
+        self._until = 0.0
+        """By the clock, when the masks of the step have taken as long as a slow one."""
         self.is_stopped, self.fault = fork.is_stopped, fork.fault
 
     @property
@@ -84,21 +91,36 @@ class PacedMatcher:
 
     def fill(self, mask: memoryview) -> None:
         """Write which tokens may follow."""
+        self._until = self._clock() + SLOW_SECONDS
         if self._ahead is not None:
             mask[:] = self._ahead.result()
         else:
             self._mask_bytes = mask.nbytes
-            self._time(mask)
+            self._time(self._fork, mask)
         self._read_state()
+
+    def look_ahead(self, guesses: Sequence[int], masks: Sequence[memoryview]) -> None:
+        """Write which tokens may follow behind each guess, until all masks have taken as long as a slow one.
+
+        It uses a copy, which may fail where the text never goes.
+        """
+        ahead = self._fork.copy()
+        for number, guess in enumerate(guesses):
+            if self._clock() > self._until or not allows(masks[number], guess):
+                return
+            ahead.consume(guess)
+            if ahead.is_stopped:
+                return
+            self._time(ahead, masks[number + 1])
 
     def _make(self) -> bytearray:
         mask = bytearray(self._mask_bytes)
-        self._time(mask)
+        self._time(self._fork, mask)
         return mask
 
-    def _time(self, mask: memoryview | bytearray) -> None:
+    def _time(self, fork: Fork, mask: memoryview | bytearray) -> None:
         began = self._clock()
-        self._fork.fill(mask)
+        fork.fill(mask)
         is_slow = self._clock() - began > SLOW_SECONDS
         self._num_slow = SLOW_MASKS if is_slow else max(0, self._num_slow - 1)
 

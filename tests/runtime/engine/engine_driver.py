@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from millrace_runtime.engine.matcher import Matcher
+from millrace_runtime.engine.matcher import Matcher, allows
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import NextToken, SimulatedExecutor
 from millrace_runtime.engine.step_time import StepWork
@@ -128,8 +128,8 @@ OPTIMISTIC = "optimistic"
 """A request's grammar whose draws have no masks before one does not fit."""
 
 
-def pack_mask(allowed: set[int]) -> bytes:
-    return sum(1 << token for token in allowed).to_bytes(mask_bytes(VOCABULARY), "little")
+def pack_mask(allowed: set[int], vocabulary_size: int = VOCABULARY) -> bytes:
+    return sum(1 << token for token in allowed).to_bytes(mask_bytes(vocabulary_size), "little")
 
 
 @dataclass
@@ -139,6 +139,9 @@ class SetMatcher:
     tokens: list[int]
     grammar: Grammar
     max_length: int = 10**9
+    vocabulary_size: int = VOCABULARY
+    most_ahead: int = 10**9
+    """Masks behind guesses that there is time for."""
     fault: str | None = None
     is_slow: bool = False
     is_busy: bool = False
@@ -155,7 +158,20 @@ class SetMatcher:
         self.tokens.append(token)
 
     def fill(self, mask: memoryview) -> None:
-        mask[:] = pack_mask(self.grammar(self.tokens))
+        mask[:] = pack_mask(self.grammar(self.tokens), self.vocabulary_size)
+
+    def copy(self) -> Self:
+        return replace(self, tokens=[*self.tokens])
+
+    def look_ahead(self, guesses: Sequence[int], masks: Sequence[memoryview]) -> None:
+        ahead = self.copy()
+        for number, guess in enumerate(guesses[: self.most_ahead]):
+            if not allows(masks[number], guess):
+                return
+            ahead.consume(guess)
+            if ahead.is_stopped:
+                return
+            ahead.fill(masks[number + 1])
 
 
 @dataclass
@@ -194,13 +210,16 @@ class Driver:
     works: list[StepWork] = field(default_factory=list)
     has_late_masks: bool = False
     """Masks come when their step is to be collected, not when it was submitted."""
+    most_ahead: int = 10**9
 
     def add(self, generate: Generate, matchers: list[Matcher] | None = None) -> None:
         if matchers is None and generate.grammar is not None:
             prompt = unpack_tokens(generate.prompt)
             is_optimistic = generate.grammar.is_optimistic
             matchers = [
-                SetMatcher(list(prompt), self.grammar, is_optimistic=is_optimistic)
+                SetMatcher(
+                    list(prompt), self.grammar, most_ahead=self.most_ahead, is_optimistic=is_optimistic
+                )
                 for _ in generate.sequences
             ]
         self.scheduler.add(generate, matchers or ())

@@ -56,17 +56,21 @@ class Load:
     fault_sum: int
     """A draw fails where what it sees sums to this, modulo 97."""
     has_late_masks: bool
+    most_ahead: int
     target_seconds: float | None
 
     def next_token(self, seen: list[list[int]]) -> int | None:
         return None if sum(map(sum, seen)) % 97 == self.fault_sum else next_token(seen)
 
     def propose(self, tokens: list[int]) -> list[int]:
-        """Guess as many tokens as the sum says, some of them wrong."""
-        known = list(tokens)
+        """Guess as many tokens as the sum says, some of them wrong, and half as the grammar has them."""
+        known, is_bound = list(tokens), len(tokens) % 2
         for _ in range(sum(tokens) % (self.bounds.max_draft + 1)):
             token = self.next_token([known[-(g.window or len(known)) :] for g in self.bounds.groups]) or 0
-            known.append((token + (sum(known) % self.error_period == 0)) % VOCABULARY)
+            token += sum(known) % self.error_period == 0
+            allowed = self.grammar(known) if is_bound else ()
+            near = ((token + more) % VOCABULARY for more in range(VOCABULARY))
+            known.append(next((t for t in near if t in allowed), token % VOCABULARY))
         return known[len(tokens) :]
 
     @staticmethod
@@ -86,6 +90,7 @@ class Load:
         executor = SimulatedExecutor(self.bounds, self.next_token, self.propose)
         scheduler = Scheduler(self.bounds, self.target_seconds)
         driver = Driver(scheduler, executor, grammar=self.grammar, has_late_masks=self.has_late_masks)
+        driver.most_ahead = self.most_ahead
         driver.seconds = lambda work: 0.01 + 0.001 * (work.num_decoded + work.num_chunked)
         return driver
 
@@ -149,6 +154,7 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
         draw(st.integers(1, 9)),
         draw(st.integers(0, 200)),  # above 96: never
         draw(st.booleans()),
+        draw(st.integers(0, 4)),
         draw(st.sampled_from([None, 1e-3, 0.02])),
     )
 
@@ -193,7 +199,7 @@ def test_plans_keep_to_the_budget_and_the_slots(load: Load) -> None:
     plans = [plan for plan in engine.plans if plan.rows]
     assert all(plan.released and not plan.starts for plan in engine.plans if not plan.rows)
     for plan, timing in zip(plans, engine.timings, strict=True):
-        num_tokens = sum(row.num_tokens + row.max_draft for row in plan.rows)
+        num_tokens = sum(row.num_tokens + len(row.draft) for row in plan.rows)
         assert 0 < num_tokens <= load.bounds.max_batched_tokens
         assert timing.num_tokens == num_tokens
         assert len(plan.rows) <= load.bounds.num_slots

@@ -56,11 +56,11 @@ def test_accepted_drafts_bring_several_tokens_a_step() -> None:
     engine.add(generate)
     engine.run()
     assert engine.texts[1] == expected(generate, 100)[0]
-    assert [plan.rows for plan in engine.plans] == [
-        [Row(0, 3, True)],  # draws 1
-        [Row(0, 1, True, 4)],  # 2 accepted and 1 drawn
-        [Row(0, 1, True, 3)],  # 3 more: room for 3 guesses, for the last token is never a guess
-        [Row(0, 1, True)],
+    assert [[(row.num_tokens, len(row.draft)) for row in plan.rows] for plan in engine.plans] == [
+        [(3, 0)],  # draws 1
+        [(1, 4)],  # 2 accepted and 1 drawn
+        [(1, 3)],  # 3 more: room for 3 guesses, for the last token is never a guess
+        [(1, 0)],
         [],  # tells that it has left
     ]
     assert [timing.num_tokens for timing in engine.timings] == [3, 5, 4, 1]
@@ -74,7 +74,7 @@ def test_a_sequence_with_a_draft_has_one_row_in_flight_and_its_neighbour_two() -
     engine.step()  # the first result offers a draft while the second row is in flight: nothing to plan
     assert len(engine.plans) == 2
     engine.step()
-    assert engine.plans[2].rows == [Row(0, 1, True, 4)]
+    assert [len(row.draft) for row in engine.plans[2].rows] == [4]
     assert engine.scheduler.num_in_flight == 0
     engine.run()
     assert engine.texts[1] == expected(request(1, [1, 2, 3], max_tokens=30), 100)[0]
@@ -102,7 +102,7 @@ def test_drafts_and_their_tokens_are_counted() -> None:
     engine = drafting(depth=1, right=2)
     engine.add(request(1, [1, 2, 3], max_tokens=30))
     engine.run()
-    drafted = [row.max_draft for plan in engine.plans for row in plan.rows if row.max_draft]
+    drafted = [len(row.draft) for plan in engine.plans for row in plan.rows if row.draft]
     stats = engine.scheduler.stats()
     assert (stats.num_drafts, stats.num_drafted) == (len(drafted), sum(drafted))
     num_rows = sum(len(plan.rows) for plan in engine.plans)
@@ -117,14 +117,14 @@ def test_drafts_take_only_what_prefill_leaves() -> None:
     for _ in range(2):
         engine.step()
     assert engine.plans[1].rows == [Row(0, 1, True), Row(1, 5, False)]
-    assert engine.plans[2].rows == [Row(0, 1, True, 2), Row(1, 3, True)]
+    assert [(row.num_tokens, len(row.draft)) for row in engine.plans[2].rows] == [(1, 2), (3, 0)]
 
 
 def test_a_stop_token_inside_a_row_cuts_it_and_its_logprobs() -> None:
     scheduler = Scheduler(windowed(KvGroup(64), max_draft=4))
     scheduler.add(request(1, [1], max_tokens=9, stop=[7]))
     scheduler.schedule()
-    scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=4)], 0.1))
+    scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=(4, 7, 5, 6))], 0.1))
     scheduler.schedule()
     [output] = scheduler.commit(StepResult(1, [RowResult(0, 0, [4, 7, 5], 4)], 0.1)).outputs
     assert (output.tokens, output.finish_reason) == ([4, 7], "stop")
@@ -152,6 +152,52 @@ def test_masks_bind_every_draw_and_keep_nobody_from_its_step() -> None:
     assert all(token - at in {10, 11} for at, token in enumerate(engine.texts[1]))
     assert [[row.is_masked for row in plan.rows] for plan in engine.plans if plan.rows] == [[True, False]] * 4
     assert engine.texts[2] == expected(request(2, [1], max_tokens=4), 100)[0]
+
+
+def allow_thirds(tokens: list[int]) -> set[int]:
+    return {token for token in range(VOCABULARY) if (token + sum(tokens)) % 3}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("right", range(5))
+def test_masked_rows_verify_drafts(depth: int, right: int, is_refused: bool) -> None:  # noqa: FBT001
+    """Of four guesses the first `right` are right. The grammar refuses the next one, or would allow it."""
+    asked = request(1, [1, 2, 3], max_tokens=30, grammar="a")
+    text = [1, 2, 3, *expected(asked, 100, grammar=allow_thirds)[0]]
+
+    def propose(tokens: list[int]) -> list[int]:
+        guesses = text[len(tokens) : len(tokens) + 4]
+        if right < len(guesses):
+            known = text[: len(tokens) + right]
+            allowed = allow_thirds(known)
+            others = set(range(VOCABULARY)) - allowed if is_refused else allowed - {guesses[right]}
+            guesses[right] = min(others)
+        return guesses
+
+    bounds = windowed(KvGroup(64), depth=depth, max_draft=4)
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token, propose), grammar=allow_thirds)
+    engine.add(asked)
+    engine.run()
+    assert engine.texts[1] == text[3:]
+    rows = [row for plan in engine.plans for row in plan.rows]
+    assert all(row.is_masked for row in rows)
+    stats = engine.scheduler.stats()
+    assert stats.num_accepted == 30 - len(rows)
+    assert stats.num_drafted == sum(len(row.draft) for row in rows)
+    if depth == 1:
+        assert len(rows) == 1 + -(-29 // (right + 1))
+
+
+def test_a_fault_behind_guesses_is_the_next_rows() -> None:
+    """A mask that was not made, and one that allows nothing, are the same to the executor."""
+    bounds = windowed(KvGroup(64), max_draft=4)
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token, lambda _: [5, 5, 5]))
+    engine.grammar = lambda tokens: {5} if len(tokens) < 9 else set()
+    engine.add(request(1, [1, 2], max_tokens=20, grammar="a"))
+    engine.run()
+    assert (engine.texts[1], engine.errors[1]) == ([5] * 7, FAULT_NOTHING_ALLOWED)
+    assert [len(row.draft) for plan in engine.plans for row in plan.rows] == [0, 3, 3, 3]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -306,12 +352,11 @@ def simulated(masks: bytes | None = None, **row: object) -> StepResult:
     ("row", "message"),
     [
         ({"is_masked": True}, "no mask"),
-        ({"max_draft": 1}, "no room for its tokens and its draft"),
+        ({"draft": (1,)}, "no room for its tokens and its draft"),
         ({"num_tokens": 1}, "emits only at the last known token"),
         ({"num_tokens": 17}, "too many tokens"),
-        ({"is_masked": True, "max_draft": 1, "masks": pack_mask({1})}, "no draft beside a mask"),
-        ({"max_draft": 3}, "more draft than"),
-        ({"draft": (1,)}, "more draft than"),
+        ({"is_masked": True, "draft": (1,), "masks": pack_mask({1})}, "each draw of a masked row has a mask"),
+        ({"draft": (1,) * 3}, "more draft than"),
     ],
 )
 def test_the_simulated_executor_disbelieves(row: dict[str, object], message: str) -> None:
@@ -320,7 +365,7 @@ def test_the_simulated_executor_disbelieves(row: dict[str, object], message: str
 
 
 def test_a_masked_row_draws_from_its_mask_and_the_next_guesses_are_told() -> None:
-    assert simulated(pack_mask({9}), is_masked=True).rows == [RowResult(0, 0, [9], 2, next_draft=1)]
+    assert simulated(pack_mask({9}), is_masked=True).rows == [RowResult(0, 0, [9], 2, next_draft=(1,))]
 
 
 def test_the_simulated_executor_sleeps_only_when_empty_and_wakes_without_memory() -> None:

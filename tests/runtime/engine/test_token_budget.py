@@ -83,10 +83,10 @@ def test_drafts_without_a_prompt_beside_them_are_not_shortened() -> None:
     scheduler = Scheduler(replace(limits(), max_draft=4, max_draws=8), 1e-6)
     scheduler.add(request(1, [1], max_tokens=9))
     scheduler.schedule()
-    scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=4)], 0.1))
+    scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=(4, 5, 6, 7))], 0.1))
     plan = scheduler.schedule()
     assert plan is not None
-    assert plan.rows == [Row(0, 1, True, 4)]
+    assert plan.rows == [Row(0, 1, True, (4, 5, 6, 7))]
 
 
 def test_steps_that_only_release_slots_teach_nothing() -> None:

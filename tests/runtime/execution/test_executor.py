@@ -100,7 +100,7 @@ def test_a_plan_larger_than_a_step_may_be_is_refused_and_changes_nothing(
             "no KV group 1: this executor has 1",
         ),
         (plan(starts=[msgspec.structs.replace(start(0), blocks=[[7], [7]])]), "has 2 KV groups"),
-        (plan(Row(0, 5, True, 1, (3,)), starts=[start(0)]), "draft of 1 tokens.* executor verifies 0"),
+        (plan(Row(0, 5, True, (3,)), starts=[start(0)]), "draft of 1 tokens.* executor verifies 0"),
         (plan(starts=[drawn_by(bias={199: 1.0})]), "a token outside 0 … 198"),
         (plan(starts=[drawn_by(held_back=(-1,))]), "a token outside 0 … 198"),
         (plan(starts=[drawn_by(bias=dict.fromkeys(range(1025), 1.0))]), "more than 1024 tokens"),

@@ -53,7 +53,7 @@ class FakeWeights:
     device = GPU
     names: Collection[str] = ()
 
-    def vector(self, name: str, rows: Rows) -> Tensor:  # noqa: ARG002
+    def vector(self, name: str, rows: Rows, *, is_float: bool = False) -> Tensor:  # noqa: ARG002
         return torch.empty(rows.cut.size, device=GPU)
 
     def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
@@ -82,16 +82,23 @@ class FakeWeights:
     ) -> Matrix:
         return DenseMatrix(torch.empty(2 * rows.size, inputs, device=GPU), None)
 
-    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:  # noqa: ARG002
-        return DenseMatrix(torch.empty(num_experts, inputs, device=GPU), None)
+    def router(self, name: str, num_experts: int, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
+        return make_matrix(num_experts, inputs, has_bias=has_bias)
 
-    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
-        outputs = len(names) * rows.cut.size
-        return TensorExperts(DenseMatrix(torch.empty(outputs, inputs.size, device=GPU), None), len(names))
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut, *, has_bias: bool = False) -> Experts:
+        packed = make_matrix(len(names) * rows.cut.size, inputs.size, has_bias=has_bias)
+        return TensorExperts(packed, len(names))
 
-    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
-        outputs = 2 * len(names) * rows.size
-        return TensorExperts(DenseMatrix(torch.empty(outputs, inputs, device=GPU), None), len(names))
+    def gated_experts(
+        self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int, *, has_bias: bool = False
+    ) -> Experts:
+        packed = make_matrix(2 * len(names) * rows.size, inputs, has_bias=has_bias)
+        return TensorExperts(packed, len(names))
+
+
+def make_matrix(outputs: int, inputs: int, *, has_bias: bool) -> DenseMatrix:
+    bias = torch.empty(outputs, device=GPU) if has_bias else None
+    return DenseMatrix(torch.empty(outputs, inputs, device=GPU), bias)
 
 
 class Waits(TorchDispatchMode):

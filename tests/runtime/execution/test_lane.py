@@ -103,7 +103,7 @@ def test_a_step_without_its_masks_is_refused_not_awaited(executor: LocalExecutor
         executor.provide_masks(0, memoryview(b"1234"))
     with pytest.raises(PlanError, match="step 7 waits for no masks"):
         executor.provide_masks(7, memoryview(mask(1)))
-    with pytest.raises(PlanError, match="step 0 has no masks: provide them for its 1 rows"):
+    with pytest.raises(PlanError, match="step 0 has no masks: provide them for its 1 draws"):
         executor.collect()
     with pytest.raises(PlanError, match="step 0 has no masks"):
         executor.wait(0)

@@ -240,3 +240,12 @@ def test_a_worker_keeps_its_heads_alone(
 @pytest.mark.parametrize(("said", "threads"), [("4,2", 4), ("3", 3), ("", None), ("many", None), ("0", None)])
 def test_the_threads_of_the_outermost_level_count(said: str, threads: int | None) -> None:
     assert read_num_threads({"OMP_NUM_THREADS": said}) == (threads or os.cpu_count())
+
+
+def test_workers_start_where_each_level_of_threads_has_a_number(
+    make_model: Callable[..., Path],
+    start_pool: Callable[..., ParallelExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+    assert start_pool(make_model(), 2).placement.tensor_parallel == 2

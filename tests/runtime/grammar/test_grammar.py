@@ -92,6 +92,19 @@ def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
     assert len(str(caught.value)) < 700
 
 
+def test_a_copy_that_fails_spares_its_matcher(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+    grammar = write_grammar(GrammarKind.GRAMMAR, "start: s\ns: s s | s s s | /[a-z]/")
+    matcher, mask = Matcher.build(vocabulary, grammar), bytearray(vocabulary.end_bits.nbytes)
+    [letter, *_], *_ = tokenizer.encode_batch(["a"], add_special_tokens=False)
+    ahead = matcher.copy()
+    while ahead.fault is None:  # it is too ambiguous for long texts
+        ahead.consume(letter)
+        ahead.fill(mask)
+    assert not any(mask)
+    matcher.fill(mask)
+    assert (matcher.accepts(letter), matcher.fault, any(mask)) == (True, None, True)
+
+
 def test_the_grammar_of_a_schema_leaves_valid_objects_out() -> None:
     """So with `auto` it binds strict tools alone: see `docs/design/replica.md`."""
     texts = {name: {"type": "string"} for name in ("unit", "city")}

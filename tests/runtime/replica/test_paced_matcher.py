@@ -3,27 +3,50 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from typing import Self
 
 import pytest
 
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.engine.simulated_executor import SimulatedExecutor
+from millrace_runtime.protocol.step import KvGroup, Limits
 from millrace_runtime.replica.paced_matcher import SLOW_MASKS, SLOW_SECONDS, PacedMatcher
 from testing.polling import wait_until
-from tests.runtime.engine.engine_driver import VOCABULARY, Driver, SetMatcher, driver, limits, request
+from tests.runtime.engine.engine_driver import (
+    VOCABULARY,
+    Driver,
+    SetMatcher,
+    driver,
+    expected,
+    limits,
+    next_token,
+    request,
+)
 
 
 class SlowMatcher(SetMatcher):
-    """Each mask takes so many seconds of a clock of its own, once its gate is open."""
+    """Each mask takes so many seconds of a clock, which copies share, once its gate is open."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__([], lambda _: set(range(VOCABULARY)))
-        self.seconds, self.now = seconds, 0.0
+        self.seconds, self.seconds_of_masks = seconds, [0.0]
         self.gate = threading.Event()
         self.gate.set()
 
     def fill(self, mask: memoryview) -> None:
         self.gate.wait(10)
-        self.now += self.seconds
+        self.seconds_of_masks.append(self.seconds)
         super().fill(mask)
+
+    def copy(self) -> Self:
+        ahead = copy(self)
+        ahead.tokens = [*self.tokens]
+        return ahead
+
+    @property
+    def now(self) -> float:
+        return sum(self.seconds_of_masks)
 
 
 @pytest.fixture
@@ -76,6 +99,28 @@ def test_a_matcher_is_slow_until_some_masks_were_fast(thread: ThreadPoolExecutor
         paced.fill(mask)
     assert not paced.is_slow
     assert slow.tokens == [1, *range(SLOW_MASKS)]
+
+
+@pytest.mark.parametrize(
+    ("share", "num_tokens", "num_masks"), [(0.1, 5, 5), (0.45, 3, 3), (0.9, 2, 2), (1.1, 1, None)]
+)
+def test_masks_behind_guesses_take_no_longer_than_a_slow_one(
+    thread: ThreadPoolExecutor, share: float, num_tokens: int, num_masks: int | None
+) -> None:
+    """Each takes a share of a slow one's time, and four right guesses are offered after each draw."""
+    text = [1, *expected(request(1, [1], max_tokens=31), 100)[0]]
+    bounds = Limits((KvGroup(64),), 4, 4, 1, 100, VOCABULARY, 16, max_draft=4, max_draws=16)
+    executor = SimulatedExecutor(bounds, next_token, lambda tokens: text[len(tokens) :][:4])
+    served, slow = Driver(Scheduler(bounds), executor), SlowMatcher(share * SLOW_SECONDS)
+    served.add(request(1, [1], max_tokens=31, grammar="a"), [pace(slow, thread)])
+    served.step()
+    num_before = len(slow.seconds_of_masks)
+    wait_until("a step has run", lambda: served.step() or len(served.texts[1]) > 1)
+    assert len(served.texts[1]) == 1 + num_tokens
+    assert num_masks in {None, len(slow.seconds_of_masks) - num_before}  # None: a thread makes them
+    wait_until("it ends", lambda: served.step() or served.finished)
+    assert served.texts[1] == text[1:]
+    assert (served.scheduler.stats().num_drafted > 0) == (num_masks is not None)
 
 
 def test_no_thread_makes_masks_of_an_optimistic_grammar(thread: ThreadPoolExecutor) -> None:

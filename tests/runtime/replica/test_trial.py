@@ -131,4 +131,4 @@ def test_a_trial_guesses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "submit", lambda plan: (plans.append(plan), submit(plan)))
     lone, *_ = try_steps(Scheduler(limits), executor)
     assert lone.num_tokens == 1
-    assert not any(row.max_draft for plan in plans for row in plan.rows)
+    assert not any(row.draft for plan in plans for row in plan.rows)

@@ -132,7 +132,7 @@ class ParallelExecutor:
             raise PlanError(f"{self._num_in_flight} steps are in flight: collect one before submitting")
         self._num_in_flight += 1
         if self._speculation is not None:
-            plan = self._speculation.add_drafts(plan)
+            self._speculation.follow(plan)
         self._pool.broadcast(Submit(plan))
 
     def provide_masks(self, step: int, masks: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Drafts for an executor's rows: guessed when a step is collected, and put into the next plan.
+"""Guesses for an executor's sequences, made when a step is collected, and offered with its result.
 
 The tokens and the guesses lie on the host of the engine, so that all workers of a model get the same ones.
 """
@@ -23,12 +23,10 @@ class _Guessed:
     epoch: int
     history: History
     pace: Pace = field(default_factory=Pace)
-    guesses: tuple[int, ...] = ()
-    """After the collected tokens."""
 
 
 class Speculation:
-    """Owns the guesses, by slot. Each plan passes through `add_drafts`, and its result through `offer`."""
+    """Knows the texts, by slot. Each plan goes to `follow`, and its result through `offer`."""
 
     def __init__(self, limits: Limits, proposer: Proposer) -> None:
         self._limits, self._proposer = limits, proposer
@@ -36,19 +34,16 @@ class Speculation:
         self._in_flight: deque[StepPlan] = deque()
         self._cost = TokenCost()
 
-    def add_drafts(self, plan: StepPlan) -> StepPlan:
-        """Return a plan that is to be submitted, with the drafts of its rows."""
+    def follow(self, plan: StepPlan) -> None:
+        """Note a plan that is submitted."""
         for slot in plan.released:
             self._slots.pop(slot, None)
         for start in plan.starts:
             self._slots[start.slot] = _Guessed(start.epoch, History(start.tokens))
-        if any(row.max_draft for row in plan.rows):
-            plan = msgspec.structs.replace(plan, rows=[self._add_draft(row) for row in plan.rows])
         self._in_flight.append(plan)
-        return plan
 
     def offer(self, result: StepResult) -> StepResult:
-        """Return the oldest plan's result, with the number of guesses that each sequence's next row has."""
+        """Return the oldest plan's result, with the guesses for each sequence's next row."""
         plan = self._in_flight.popleft()
         if plan.rows and not result.num_compiled and all(row.num_tokens == 1 for row in plan.rows):
             num_tokens = sum([1 + len(row.draft) for row in plan.rows])
@@ -57,16 +52,9 @@ class Speculation:
         if not asked:
             return result
         rows = list(result.rows)
-        for number, count in self._guess(rows, asked):
-            rows[number] = msgspec.structs.replace(rows[number], next_draft=count)
+        for number, guesses in self._guess(rows, asked):
+            rows[number] = msgspec.structs.replace(rows[number], next_draft=guesses)
         return msgspec.structs.replace(result, rows=rows)
-
-    def _add_draft(self, row: Row) -> Row:
-        if not row.max_draft:
-            return row
-        return Row(
-            row.slot, row.num_tokens, row.emit, row.max_draft, self._slots[row.slot].guesses[: row.max_draft]
-        )
 
     def _note(self, rows: Sequence[Row], results: Sequence[RowResult]) -> list[int]:
         """Add the drawn tokens to their sequences. Return the numbers of the rows that may have guesses."""
@@ -76,15 +64,16 @@ class Speculation:
             if not row.emit or guessed is None or guessed.epoch != result.epoch:
                 continue
             guessed.history.append(result.tokens)
-            guessed.guesses = ()
             if row.draft:
                 guessed.pace.note(len(row.draft), len(result.tokens) - 1)
-            if not row.is_masked and result.fault is None:
+            if result.fault is None:
                 numbers.append(number)
         return numbers
 
-    def _guess(self, results: Sequence[RowResult], numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Guess for these rows, as many tokens as are worth it. Return the rows' numbers of guesses."""
+    def _guess(
+        self, results: Sequence[RowResult], numbers: Sequence[int]
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        """Guess for these rows, as many tokens as are worth it. Return their numbers with the guesses."""
         cost, most = self._cost.relative, self._limits.max_draft
         asks = []
         for number in numbers:
@@ -94,11 +83,7 @@ class Speculation:
         found = self._proposer.propose(
             [Ask(results[number].slot, guessed.history.read(), length) for number, guessed, length in asks]
         )
-        counts = []
-        for (number, guessed, _), guesses in zip(asks, found, strict=True):
-            guessed.guesses = tuple(guesses)
-            counts.append((number, len(guesses)))
-        return counts
+        return [(number, tuple(guesses)) for (number, *_), guesses in zip(asks, found, strict=True)]
 
 
 def open_speculation(limits: Limits, proposer: Proposer) -> Speculation | None:

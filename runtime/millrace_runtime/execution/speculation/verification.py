@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from millrace_runtime.protocol.step import TokenLogprobs
+from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED, TokenLogprobs
 
 
 class Outcome(NamedTuple):
@@ -32,13 +32,15 @@ class Verified(NamedTuple):
 def verify(guesses: Sequence[int], drawn: Sequence[int], outcomes: Sequence[Outcome]) -> Verified:
     """Return the draws up to the first one that is not its guess, or that has a fault.
 
-    A row draws once more than it has guesses: the draw after a wrong guess continues another text.
+    A row draws once more than it has guesses: the draw after a wrong guess continues another text. Where
+    nothing is allowed behind a right guess, its mask was not made, and the next step draws there.
     """
     tokens: list[int] = []
     logprobs: list[TokenLogprobs] = []
     for number, (token, outcome) in enumerate(zip(drawn, outcomes, strict=True)):
         if outcome.fault is not None:
-            return Verified(tokens, logprobs, outcome.fault)
+            is_mask_missing = tokens and outcome.fault == FAULT_NOTHING_ALLOWED
+            return Verified(tokens, logprobs, None if is_mask_missing else outcome.fault)
         tokens.append(token)
         logprobs += outcome.logprobs
         if number < len(guesses) and token != guesses[number]:

@@ -11,7 +11,8 @@ from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import Row, SlotStart, StepPlan
+from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED, Row, RowResult, SlotStart, StepPlan
+from tests.runtime.engine.engine_driver import pack_mask
 
 
 @pytest.fixture
@@ -34,27 +35,43 @@ def step(*rows: Row, number: int = 0, **changes: Any) -> StepPlan:
 @pytest.mark.parametrize(
     ("row", "count", "message"),
     [
-        (Row(0, 5, True, 5, (1,) * 5), 5, "a draft of 5 tokens: its row may have 5, and this .* verifies 4"),
-        (Row(0, 5, True, 1, (1, 2)), 5, "a draft of 2 tokens: its row may have 1"),
-        (Row(0, 4, False, 1, (1,)), 5, "no draw of its own without a mask"),
-        (Row(0, 5, True, 1, (1,), is_masked=True), 5, "no draw of its own without a mask"),
-        (Row(0, 14, True, 4, (1, 2, 3, 4)), 14, "no room for a draft of 4 tokens after 14"),
-        (Row(0, 5, True, 1, (199,)), 5, "outside the vocabulary"),
-        (Row(0, 5, True, 1, (-1,)), 5, "outside the vocabulary"),
+        (Row(0, 5, True, (1,) * 5), 5, "a draft of 5 tokens: this executor verifies 4"),
+        (Row(0, 4, False, (1,)), 5, "no draw of its own"),
+        (Row(0, 14, True, (1, 2, 3, 4)), 14, "no room for a draft of 4 tokens after 14"),
+        (Row(0, 5, True, (199,)), 5, "outside the vocabulary"),
+        (Row(0, 5, True, (-1,)), 5, "outside the vocabulary"),
     ],
 )
 def test_an_invalid_draft_is_refused(verifier: LocalExecutor, row: Row, count: int, message: str) -> None:
     verifier.submit(step(row, starts=[start(count=count)]))
-    if row.is_masked:
-        verifier.provide_masks(0, memoryview(b"\xff" * 28))
     with pytest.raises(PlanError, match=message):
         verifier.collect()
+
+
+def test_an_empty_mask_behind_a_right_guess_ends_the_row_before_it(verifier: LocalExecutor) -> None:
+    """The same mask before any guess is a fault."""
+
+    def run(row: Row, *allowed: set[int], **changes: Any) -> RowResult:
+        verifier.submit(step(row, **changes))
+        verifier.provide_masks(
+            changes["number"], memoryview(b"".join(pack_mask(one, 199) for one in allowed))
+        )
+        [result] = verifier.collect().rows
+        return result
+
+    cut = run(Row(0, 5, True, (7, 8), is_masked=True), {7}, set(), {9}, number=0, starts=[start()])
+    assert (cut.fault, cut.tokens, cut.num_computed) == (None, [7], 5)
+    cut = run(Row(0, 1, True, (9, 8), is_masked=True), {9}, set(), {8}, number=1)
+    assert (cut.fault, cut.tokens, cut.num_computed) == (None, [9], 6)
+    whole = run(Row(0, 1, True, (3, 8), is_masked=True), {3}, {8}, {5}, number=2)
+    assert (whole.fault, whole.tokens, whole.num_computed) == (None, [3, 8, 5], 9)
+    assert run(Row(0, 1, True, (3,), is_masked=True), set(), {8}, number=3).fault == FAULT_NOTHING_ALLOWED
 
 
 def test_a_step_has_memory_for_some_draws(verifier: LocalExecutor) -> None:
     assert verifier.limits.max_draws == 10
     verifier._slots._limits = msgspec.structs.replace(verifier.limits, max_draws=9)
-    rows = [Row(slot, 5, True, 4, (1,) * 4) for slot in range(2)]
+    rows = [Row(slot, 5, True, (1,) * 4) for slot in range(2)]
     verifier.submit(step(*rows, starts=[start(0), start(1)]))
     with pytest.raises(PlanError, match="step 0 has 10 draws, more than the 9 that fit"):
         verifier.collect()
@@ -64,7 +81,7 @@ def test_until_its_draft_is_verified_a_slot_has_no_other_row_but_may_be_released
     verifier: LocalExecutor,
 ) -> None:
     slots = verifier._slots
-    applied = slots.apply(step(Row(0, 5, True, 2, (1, 2)), starts=[start(0)]))
+    applied = slots.apply(step(Row(0, 5, True, (1, 2)), starts=[start(0)]))
     late = applied.answer([7, 8, 9], {})
     assert (late[0].tokens, late[0].num_computed) == ([7], 5)
     with pytest.raises(PlanError, match="slot 0 has a draft in flight: collect its step first"):
