@@ -54,6 +54,10 @@ def test_every_path_agrees_with_the_reference(  # noqa: PLR0917
     expected = paged_attention_reference(*batch.tensors(), batch.scale, window, sinks)
     torch.testing.assert_close(attend(name, batch, batch.kv, sinks, window), expected, atol=bound, rtol=bound)
     assert not torch.allclose(attend(name, batch, batch.kv, None, window), expected, atol=bound)
+    sinks[0] = float("nan")
+    spoiled = attend(name, batch, batch.kv, sinks, window)
+    assert spoiled[:, 0].isnan().all()
+    assert torch.equal(spoiled[:, 1:], attend(name, batch, batch.kv, sinks.nan_to_num(), window)[:, 1:])
 
 
 @pytest.mark.parametrize("name", ["torch", "triton"])

@@ -11,8 +11,9 @@ MOST_EXPONENT = tl.constexpr(126.0)
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
 def weigh_sink(sink: tl.tensor, best: tl.tensor) -> tl.tensor:
-    """Return what a sink adds to a sum under the maximum `best`. Bounded, so that it is finite."""
-    return tl.exp2(tl.minimum(sink * LOG2_E - best, MOST_EXPONENT))
+    """Return what a sink adds to a sum under the maximum `best`: bounded, and NaN for a sink that is NaN."""
+    exponent = sink * LOG2_E - best
+    return tl.exp2(tl.where(exponent > MOST_EXPONENT, MOST_EXPONENT, exponent))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -152,10 +152,10 @@ class ReplicaConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Tell the head, unless it only informs (status 1xx)."""
-        self._num_loose_bytes = 0
         status = self._head.status = self._parser.get_status_code()
-        if status < 200 and status != _SWITCHING:
+        if status < 200 and status != _SWITCHING:  # their bytes stay counted: there may be no end
             return
+        self._num_loose_bytes = 0
         if status == _SWITCHING and not self._may_switch:
             raise BrokenAnswerError("it switches to a protocol that nobody asked for")
         self.tunnel = status == _SWITCHING
@@ -170,8 +170,8 @@ class ReplicaConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Note the end of the answer."""
-        self._num_loose_bytes = 0
         if self._head.status >= 200:
+            self._num_loose_bytes = 0
             self._is_whole = True
             self._keeps_alive = self._parser.should_keep_alive()
 

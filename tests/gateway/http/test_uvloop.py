@@ -113,16 +113,17 @@ def test_nobody_gets_an_answer_that_was_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "start",
+    ("start", "more"),
     [
-        b"HTTP/1.1 200 OK\r\nx: ",
-        b"HTTP/1.1 200 ",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: ",
+        (b"HTTP/1.1 200 OK\r\nx: ", b"x"),
+        (b"HTTP/1.1 200 ", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: ", b"x"),
+        (b"", b"HTTP/1.1 103 Early\r\n\r\n"),
     ],
-    ids=["header", "reason", "chunk extension", "trailer"],
+    ids=["header", "reason", "chunk extension", "trailer", "heads that only inform"],
 )
-def test_a_replica_that_ends_no_line_takes_little_memory(start: bytes) -> None:
+def test_a_replica_that_ends_no_head_or_line_is_cut(start: bytes, more: bytes) -> None:
     async def check(bench: Bench) -> None:
         was_cut: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -130,7 +131,7 @@ def test_a_replica_that_ends_no_line_takes_little_memory(start: bytes) -> None:
             writer.write(start)
             try:
                 for _ in range(64):  # 16 MiB: more than all buffers on the way
-                    writer.write(b"x" * (1 << 18))
+                    writer.write(more * ((1 << 18) // len(more)))
                     await writer.drain()
                 was_cut.set_result(False)
             except ConnectionError:
