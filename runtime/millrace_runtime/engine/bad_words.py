@@ -57,6 +57,11 @@ class BadWordMatcher:
         if self._grammar is not None:
             self._grammar.consume(token)
 
+    def prepare(self) -> None:
+        """Begin with the grammar's next mask, if its masks take long."""
+        if self._grammar is not None:
+            self._grammar.prepare()
+
     def fill(self, mask: memoryview) -> None:
         """Write which tokens may follow. Without a grammar the mask comes with all allowed."""
         if self._grammar is not None:

@@ -33,6 +33,9 @@ class Matcher(Protocol):
     def consume(self, token: int) -> None:
         """Append a token to the text."""
 
+    def prepare(self) -> None:
+        """Begin with the next mask, if masks take long: the tokens of a row are consumed."""
+
     def fill(self, mask: memoryview) -> None:
         """Write which tokens may follow, as `Executor.provide_masks` has it. After a fault none may."""
 

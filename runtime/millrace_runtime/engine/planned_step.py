@@ -92,13 +92,15 @@ class PlannedStep:
     def make_masks(self, vocabulary_size: int) -> memoryview:
         """Return the masks of its masked rows. A sequence that has left may draw anything.
 
-        The masks behind guesses are empty from the first guess on that does not fit.
+        The masks behind guesses are empty from the first guess on that does not fit. They are made once all
+        rows have their first one, and a matcher makes none 2 ms after its own first: so the time of all rows'
+        guesses is bounded, not only that of each.
         """
         self.awaits_masks = False
         size = mask_bytes(vocabulary_size)
         drafts = [self.rows[number].draft for number, *_ in self.masked]
         masks = memoryview(bytearray(size * sum(1 + len(draft) for draft in drafts)))
-        left = masks
+        left, guessing = masks, []
         for draft, (_, tenancy, sequence) in zip(drafts, self.masked, strict=True):
             mine = [left[place * size : (place + 1) * size] for place in range(1 + len(draft))]
             left = left[len(mine) * size :]
@@ -106,7 +108,9 @@ class PlannedStep:
             if sequence.tenancy == tenancy and sequence.matcher is not None:
                 sequence.matcher.fill(mine[0])
                 if draft:
-                    sequence.matcher.look_ahead(draft, mine)
+                    guessing.append((sequence.matcher, draft, mine))
+        for matcher, draft, mine in guessing:
+            matcher.look_ahead(draft, mine)
         return masks
 
     def timing(self, seconds: float) -> StepTiming | None:

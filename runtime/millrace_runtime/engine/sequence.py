@@ -211,8 +211,7 @@ class Sequence:
         if not row.tokens and row.fault is None:
             is_over = self.max_length == self.num_prompt == row.num_computed
             return Appended([], FINISH_LENGTH if is_over else None)
-        num_accepted = len(row.tokens) - 1
-        self.num_pending -= 1
+        self.num_pending, num_accepted = self.num_pending - 1, len(row.tokens) - 1
         self.num_known += num_accepted
         self.num_computed += num_accepted
         exact = self.num_pending or row.fault or row.num_computed == self.num_computed
@@ -232,6 +231,8 @@ class Sequence:
                     return Appended(row.tokens[:number], FINISH_STOP if self.fault is None else FINISH_ERROR)
             if self.num_prompt + len(self.outputs) >= self.max_length:
                 return Appended(row.tokens[:number], FINISH_LENGTH)
+        if self.matcher is not None:
+            self.matcher.prepare()
         self.next_draft = row.next_draft[: self._most_guesses]
         return Appended(row.tokens, FINISH_ERROR if row.fault is not None else None)
 

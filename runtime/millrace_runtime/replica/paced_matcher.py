@@ -81,10 +81,13 @@ class PacedMatcher:
         return self._fork.accepts(token)
 
     def consume(self, token: int) -> None:
-        """Append a token to the text. While masks take long, begin with the next one."""
+        """Append a token to the text."""
         self._ahead = None
         self._fork.consume(token)
         self._read_state()
+
+    def prepare(self) -> None:
+        """Have the thread make the next mask, while masks take long. Nobody else uses the fork meanwhile."""
         if self.is_slow and not self.is_stopped:
             self._ahead = self._thread.submit(self._make)
             self._ahead.add_done_callback(lambda _: self._wake())
@@ -104,10 +107,11 @@ class PacedMatcher:
 
         It uses a copy, which may fail where the text never goes.
         """
-        ahead = self._fork.copy()
+        ahead: Fork | None = None
         for number, guess in enumerate(guesses):
             if self._clock() > self._until or not allows(masks[number], guess):
                 return
+            ahead = ahead or self._fork.copy()
             ahead.consume(guess)
             if ahead.is_stopped:
                 return

@@ -157,6 +157,9 @@ class SetMatcher:
     def consume(self, token: int) -> None:
         self.tokens.append(token)
 
+    def prepare(self) -> None:
+        pass
+
     def fill(self, mask: memoryview) -> None:
         mask[:] = pack_mask(self.grammar(self.tokens), self.vocabulary_size)
 

@@ -10,6 +10,7 @@ import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
+from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.step import KvGroup, Limits
 from millrace_runtime.replica.paced_matcher import SLOW_MASKS, SLOW_SECONDS, PacedMatcher
 from testing.polling import wait_until
@@ -95,6 +96,7 @@ def test_a_matcher_is_slow_until_some_masks_were_fast(thread: ThreadPoolExecutor
     for number in range(SLOW_MASKS):
         assert paced.is_slow
         paced.consume(number)
+        paced.prepare()
         wait_until("the mask is made", lambda: not paced.is_busy)
         paced.fill(mask)
     assert not paced.is_slow
@@ -123,12 +125,48 @@ def test_masks_behind_guesses_take_no_longer_than_a_slow_one(
     assert (served.scheduler.stats().num_drafted > 0) == (num_masks is not None)
 
 
+def test_no_mask_is_made_before_a_rows_last_token(thread: ThreadPoolExecutor) -> None:
+    """The mask behind the guess was slow, so a thread makes the next one: of both tokens, and once."""
+    slow = SlowMatcher(0)
+    paced, masks = pace(slow, thread), [memoryview(bytearray(mask_bytes(VOCABULARY))) for _ in range(2)]
+    paced.fill(masks[0])
+    slow.seconds = 2 * SLOW_SECONDS
+    paced.look_ahead([1], masks)
+    slow.gate.clear()
+    for token in (1, 2):
+        paced.consume(token)
+        assert not paced.is_busy
+    paced.prepare()
+    assert paced.is_busy
+    slow.gate.set()
+    wait_until("the mask is made", lambda: not paced.is_busy)
+    assert slow.tokens == [1, 2]
+    assert slow.seconds_of_masks == [0.0, 0, *[2 * SLOW_SECONDS] * 2]
+
+
+def test_guesses_of_many_rows_take_little_longer_than_those_of_one(thread: ThreadPoolExecutor) -> None:
+    """A mask takes a tenth of a slow one's time. Eight rows have four guesses each, all right."""
+    text = [1, *expected(request(1, [1], max_tokens=31), 100)[0]]
+    bounds = Limits((KvGroup(64),), 8, 8, 1, 100, VOCABULARY, 40, max_draft=4, max_draws=40)
+    executor = SimulatedExecutor(bounds, next_token, lambda tokens: text[len(tokens) :][:4])
+    served, slow = Driver(Scheduler(bounds), executor), SlowMatcher(0.1 * SLOW_SECONDS)
+    for number in range(1, 9):
+        served.add(request(number, [1], max_tokens=31, grammar="a"), [pace(slow.copy(), thread)])
+    longest = 0.0
+    while len(served.finished) < 8:
+        before = slow.now
+        served.step()
+        longest = max(longest, slow.now - before)
+    assert 8 * 0.1 * SLOW_SECONDS < longest < 2.0 * SLOW_SECONDS
+
+
 def test_no_thread_makes_masks_of_an_optimistic_grammar(thread: ThreadPoolExecutor) -> None:
     slow = SlowMatcher(2 * SLOW_SECONDS)
     paced = PacedMatcher(slow, thread, lambda: None, lambda: slow.now, is_optimistic=True)
     paced.fill(memoryview(bytearray(8)))
     slow.gate.clear()
-    paced.consume(1)  # a token of a draft, of which the next one comes at once
+    paced.consume(1)
+    paced.prepare()
     assert paced.accepts(2)
     assert not paced.is_slow
     assert not paced.is_busy
