@@ -109,7 +109,7 @@ TWO = " (nvidia.com/gpu: 2 under spec.resources.limits)"
         (ON_CPUS | SHORT, "it fits with spec.model.quantization.weights: Int8"),
         (
             {**SHORT, "resources": {"limits": {"memory": "4Gi"}}},
-            "it fits with spec.resources.limits.memory: 17Gi",
+            "it fits with spec.resources.limits.memory: 18Gi",
         ),
         (ON_A_GPU | SHORT, f"it fits on 2 of these GPUs{TWO}"),
         (
