@@ -638,7 +638,8 @@ def test_a_field_that_a_version_removed_is_named_until_the_manifest_drops_it(
     with older_definition(cluster, namespace, older["by-flux"]):
         for name, flags in ways.items():
             apply(cluster, namespace, older[name], *flags)
-    assert all(read(cluster, namespace, name)["spec"]["model"] == model for name in ways)
+    # The API server reads by the shipped definition a moment after it writes by it.
+    wait_for("pruned", lambda: all(read(cluster, namespace, name)["spec"]["model"] == model for name in ways))
     operators.lead()
     wait_for("Events", lambda: all(count_removals(cluster, namespace, name) for name in ways))
     words = "spec.model.follow is not in this version's schema and has no effect; remove it from the manifest"
