@@ -32,7 +32,7 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.protocol.step import Placement
-from millrace_runtime.replica import live_server
+from millrace_runtime.replica import probe_server
 from tests.operator.app.test_service_metrics import make_collector
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -256,8 +256,8 @@ def test_no_path_has_two_rows_in_the_architecture() -> None:
 
 def test_the_limits_of_livez_are_those_that_are_written() -> None:
     text = " ".join(sections("commands.md")["millrace serve"].split())
-    assert f"A client has {live_server.REQUEST_SECONDS:g} s for its request and the answer." in text
-    assert f"If more than {live_server.MAX_WAITING} connections wait without a request, the oldest" in text
+    assert f"A client has {probe_server.REQUEST_SECONDS:g} s for its request and the answer." in text
+    assert f"If more than {probe_server.MAX_WAITING} connections wait without a request, the oldest" in text
 
 
 def named_metrics(text: str) -> set[str]:

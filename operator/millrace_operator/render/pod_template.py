@@ -226,9 +226,12 @@ def _render_resources(spec: Spec) -> dict[str, Any]:
 
 
 def _render_probes() -> dict[str, Any]:
-    """The startup probe's answer waits until the replica is ready, so that it serves at once."""
+    """The startup probe's answer waits until the replica is ready, so that it serves at once.
+
+    The others ask the supervisor, which answers beside any load.
+    """
     started = {"path": contract.PATH_STARTED, "port": contract.PORT_HTTP}
-    ready = {"path": contract.PATH_READY, "port": contract.PORT_HTTP}
+    ready = {"path": contract.PATH_READY, "port": contract.PORT_LIVE}
     live = {"path": contract.PATH_LIVE, "port": contract.PORT_LIVE}
     return {
         "startupProbe": {

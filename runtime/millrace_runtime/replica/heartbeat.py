@@ -17,6 +17,7 @@ class Phase(enum.IntEnum):
     LOADING = 1
     WARMING = 2
     STEPPING = 3  # at its main loop: the engine's steps, the HTTP process's event loop
+    REFUSING = 4  # the HTTP process at its loop, but it takes no new request
 
 
 class Member(enum.IntEnum):
@@ -43,11 +44,11 @@ class Deadlines:
 
     def of(self, phase: Phase) -> float:
         """Return the deadline of a phase."""
-        return self.step if phase is Phase.STEPPING else self.startup
+        return self.step if phase in (Phase.STEPPING, Phase.REFUSING) else self.startup
 
 
 _TICKS_A_SECOND = 1_000_000
-_PHASE_BITS = 2
+_PHASE_BITS = 3
 _LENGTH = struct.Struct("=H")
 _WORDS_AT = 1024
 _MAX_WORDS_BYTES = 2048
@@ -100,6 +101,17 @@ class Heartbeat:
     def find_fault(self, deadlines: Deadlines, now: float) -> str | None:
         """Return why the replica is about to end, or which process hangs; None while all is well."""
         return self.read_failure() or self.find_stall(deadlines, now)
+
+    def find_unready(self, deadlines: Deadlines, now: float) -> str | None:
+        """Return why the replica can't take a request; None if it can, however many it has."""
+        engine, http = (self.read(member).phase for member in (Member.ENGINE, Member.HTTP))
+        if (fault := self.find_fault(deadlines, now)) is not None:
+            return fault
+        if engine is not Phase.STEPPING:
+            return f"the engine is {engine.name.lower()}"
+        if http is Phase.REFUSING:
+            return "the HTTP process refuses new requests: it drains, or waits for its tokenizer"
+        return None if http is Phase.STEPPING else "the HTTP process is loading"
 
     def find_stall(self, deadlines: Deadlines, now: float) -> str | None:
         """Return a sentence about the process that hangs; None while each is within its deadline."""

@@ -193,14 +193,16 @@ async def _beating(replica: ReplicaState, heartbeat: Heartbeat) -> AsyncIterator
 
 
 async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
-    """Write heartbeats while the event loop runs: as loading until the replica is ready, then as stepping."""
-    phase = Phase.LOADING
+    """Write heartbeats while the event loop runs, once the replica has been ready.
+
+    Until then the first one counts: a start has a deadline for all of it.
+    """
+    while replica.why_not_ready is not None:  # noqa: ASYNC110  polled only while starting
+        await asyncio.sleep(_START_POLL_SECONDS)
     while True:
-        if replica.why_not_ready is None:
-            phase = Phase.STEPPING
-        if phase is Phase.STEPPING:
-            heartbeat.beat(Member.HTTP, phase, time.monotonic())
-        await asyncio.sleep(_BEAT_SECONDS if phase is Phase.STEPPING else _START_POLL_SECONDS)
+        phase = Phase.STEPPING if replica.why_not_ready is None else Phase.REFUSING
+        heartbeat.beat(Member.HTTP, phase, time.monotonic())
+        await asyncio.sleep(_BEAT_SECONDS)
 
 
 def main(argv: list[str]) -> int:

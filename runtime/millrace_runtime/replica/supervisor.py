@@ -1,4 +1,4 @@
-"""Process 1 of a replica: starts the others, answers /livez, passes signals on, and logs why it ended.
+"""Process 1 of a replica: starts the others, answers probes, passes signals on, and logs why it ended.
 
 Standard library only, so that it starts in milliseconds and never waits for a tokenizer or a GPU.
 """
@@ -17,7 +17,7 @@ from millrace_runtime.process import say
 from millrace_runtime.replica.errors import PortTaken
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import Action, Ending, Lifecycle, Stage
-from millrace_runtime.replica.live_server import LiveServer
+from millrace_runtime.replica.probe_server import ProbeServer
 from millrace_runtime.replica.processes import Children
 from millrace_runtime.replica.settings import ReplicaSettings
 
@@ -43,7 +43,13 @@ def _run_replica(settings: ReplicaSettings, heartbeat: Heartbeat) -> Ending:
     with (
         _bind(settings.host, settings.port, "--port") as listener,
         _bind(settings.host, settings.live_port, "--live-port") as live_listener,
-        LiveServer(live_listener, lambda: heartbeat.find_fault(deadlines, time.monotonic())),
+        ProbeServer(
+            live_listener,
+            {
+                contract.PATH_LIVE: lambda: heartbeat.find_fault(deadlines, time.monotonic()),
+                contract.PATH_READY: lambda: heartbeat.find_unready(deadlines, time.monotonic()),
+            },
+        ),
         _signals() as next_signals,
     ):
         say(f"liveness at {local_url(live_listener)}{contract.PATH_LIVE}")

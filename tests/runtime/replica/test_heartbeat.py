@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from millrace_runtime.replica.heartbeat import Beat, Deadlines, Heartbeat, Member, Phase
-from millrace_runtime.replica.live_server import LiveServer
+from millrace_runtime.replica.probe_server import ProbeServer
 
 DEADLINES = Deadlines(startup=100, step=10)
 
@@ -73,16 +73,17 @@ def test_last_words_are_one_line_and_bounded() -> None:
 @pytest.mark.parametrize(
     ("path", "stall", "status", "body"),
     [
-        ("/livez", None, 200, "alive\n"),
-        ("/livez?verbose", None, 200, "alive\n"),
+        ("/livez", None, 200, "ok\n"),
+        ("/livez?verbose", None, 200, "ok\n"),
         ("/livez", "engine: stuck", 503, "engine: stuck\n"),
-        ("/other", None, 404, "only GET /livez is here\n"),
+        ("/readyz", None, 503, "it drains\n"),
+        ("/other", None, 404, "here is only GET /livez or /readyz\n"),
     ],
 )
 def test_livez_answers_what_the_heartbeat_says(path: str, stall: str | None, status: int, body: str) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with LiveServer(listener, lambda: stall):
+    with ProbeServer(listener, {"/livez": lambda: stall, "/readyz": lambda: "it drains"}):
         try:
             response = opener.open(f"http://127.0.0.1:{listener.getsockname()[1]}{path}", timeout=5)
         except urllib.error.HTTPError as error:

@@ -1,13 +1,18 @@
-"""GET /livez on a port of its own. The supervisor answers it from the heartbeats."""
+"""GET /livez and /readyz on a port of their own. The supervisor answers them from the heartbeats.
+
+The HTTP process has /readyz, too. But it answers late under more load than it can carry: a replica with 0.3
+cores that got three times what it serves took over 15 s, failed its readiness probe three times in a row, and
+was given no more requests. All requests were refused (`tests/runtime/replica/test_replica.py`).
+A probe says whether a replica works. Load is the autoscaler's business.
+"""
 
 import asyncio
 import socket
 import threading
 from asyncio import CancelledError, IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
-from millrace_runtime import contract
 from millrace_runtime.listener import BACKLOG
 
 MAX_WAITING = 512
@@ -20,17 +25,20 @@ REQUEST_SECONDS = 5.0
 HEAD_BYTES = 8192
 
 
-class LiveServer:
+class ProbeServer:
     """Answers probes from one thread. No other process or client can delay it."""
 
-    def __init__(self, listener: socket.socket, find_fault: Callable[[], str | None]) -> None:
-        """The server owns `listener` from now on. `find_fault` returns a sentence about a fault, or None."""
-        self._listener, self._find_fault = listener, find_fault
+    def __init__(self, listener: socket.socket, probes: Mapping[str, Callable[[], str | None]]) -> None:
+        """The server owns `listener` from now on.
+
+        A probe, by its path, returns what is wrong in one sentence; None if all is well.
+        """
+        self._listener, self._probes = listener, probes
         self._waiting: dict[StreamWriter, None] = {}
         """Connections without a complete request, the oldest first."""
         self._loop = asyncio.new_event_loop()
         self._is_over = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="livez", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="probes", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -76,11 +84,11 @@ class LiveServer:
 
     def _respond(self, head: bytes) -> bytes:
         method, _, target = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-        path = target.partition(" ")[0].partition("?")[0]
-        if method != "GET" or path != contract.PATH_LIVE:
-            return _response(HTTPStatus.NOT_FOUND, f"only GET {contract.PATH_LIVE} is here")
-        fault = self._find_fault()
-        return _response(HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK, fault or "alive")
+        probe = self._probes.get(target.partition(" ")[0].partition("?")[0])
+        if method != "GET" or probe is None:
+            return _response(HTTPStatus.NOT_FOUND, f"here is only GET {' or '.join(self._probes)}")
+        fault = probe()
+        return _response(HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK, fault or "ok")
 
 
 def _response(status: HTTPStatus, text: str) -> bytes:

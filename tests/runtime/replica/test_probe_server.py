@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from millrace_runtime.listener import BACKLOG
-from millrace_runtime.replica import live_server
-from millrace_runtime.replica.live_server import LiveServer
+from millrace_runtime.replica import probe_server
+from millrace_runtime.replica.probe_server import ProbeServer
 
 PROBE = b"GET /livez HTTP/1.1\r\n\r\n"
 
@@ -18,7 +18,7 @@ PROBE = b"GET /livez HTTP/1.1\r\n\r\n"
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
-    with LiveServer(listener, lambda: None):
+    with ProbeServer(listener, {"/livez": lambda: None}):
         yield listener.getsockname()[:2]
 
 
@@ -64,7 +64,7 @@ def seconds_until_cut(client: socket.socket) -> float:
 def test_many_who_dawdle_hold_no_threads_and_keep_no_probe_out(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(live_server, "MAX_WAITING", 16)
+    monkeypatch.setattr(probe_server, "MAX_WAITING", 16)
     num_threads = threading.active_count()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(dawdle(address)) for _ in range(100)]
@@ -77,7 +77,7 @@ def test_many_who_dawdle_hold_no_threads_and_keep_no_probe_out(
 
 def test_probes_that_come_at_once_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first is asked for, more come than may wait for a request. They are not idle."""
-    monkeypatch.setattr(live_server, "MAX_WAITING", 250)
+    monkeypatch.setattr(probe_server, "MAX_WAITING", 250)
     listener, is_asked, may_answer = (
         socket.create_server(("127.0.0.1", 0)),
         threading.Event(),
@@ -88,7 +88,7 @@ def test_probes_that_come_at_once_are_all_answered(monkeypatch: pytest.MonkeyPat
         is_asked.set()
         assert may_answer.wait(10)
 
-    with LiveServer(listener, find_stall), contextlib.ExitStack() as stack:
+    with ProbeServer(listener, {"/livez": find_stall}), contextlib.ExitStack() as stack:
         address = listener.getsockname()[:2]
         stack.callback(may_answer.set)
         clients = [stack.enter_context(send(address, PROBE))]
@@ -112,7 +112,7 @@ def test_as_many_may_wait_to_be_accepted_as_at_every_port_of_ours() -> None:
     listener = RecordingListener()
     listener.bind(("127.0.0.1", 0))
     listener.listen(1)
-    with LiveServer(listener, lambda: None):
+    with ProbeServer(listener, {"/livez": lambda: None}):
         assert ask(listener.getsockname()).startswith(b"HTTP/1.1 200 OK\r\n")
     assert listener.backlog == BACKLOG
 
@@ -121,7 +121,7 @@ def test_the_end_cuts_who_is_still_there_without_a_word(caplog: pytest.LogCaptur
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()[:2]
     with contextlib.ExitStack() as stack:
-        with LiveServer(listener, lambda: None):
+        with ProbeServer(listener, {"/livez": lambda: None}):
             clients = [stack.enter_context(dawdle(address)) for _ in range(5)]
             assert ask(address).startswith(b"HTTP/1.1 200 OK\r\n")
         assert all(map(is_cut, clients))
@@ -129,7 +129,7 @@ def test_the_end_cuts_who_is_still_there_without_a_word(caplog: pytest.LogCaptur
 
 
 def test_a_whole_request_has_a_deadline(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(probe_server, "REQUEST_SECONDS", 0.5)
     with dawdle(address) as client:
         assert 0.3 < seconds_until_cut(client) < 5
 
