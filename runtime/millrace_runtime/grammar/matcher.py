@@ -10,17 +10,15 @@ from numpy.typing import NDArray
 from millrace_runtime.grammar.errors import GrammarError
 
 _WORD_BITS = 32
-_LIMITS = LLParserLimits(
-    max_lexer_states=20_000,
-    max_items_in_row=300,
-    step_max_items=10_000,
-    precompute_large_lexemes=False,
-    verbose_errors=False,
-)
-"""Lexer states take 2 KB each, so these are at most 40 MB a sequence. Items bound the time of a token: the
-ambiguous `s: s s | s s s | /[a-z]/` took 79 ms after 100 letters with the library's 2,000, and fails at 11 ms
-with 300. A schema of 200 alternatives stays below 200. Without precomputed lexemes the median of 250 schemas
-in the shape of public ones compiles in 2.0 ms of CPU time instead of 2.4, and no mask takes longer."""
+_MAX_ROW = 2000
+"""Items in a row of Earley's parser, the library's default. A schema of 400 properties that may be left out
+has 1,600 behind the brace, and no mask of it takes over 1 ms. One of 64 kinds of arrays takes 3.4 ms."""
+_MAX_CLIENTS_ROW = 300
+"""Where a client wrote the rules. The ambiguous `s: s s | s s s | /[a-z]/` took 79 ms a token after 100
+letters with 2,000 items, and fails at 11 ms with 300."""
+_MAX_LEXER_STATES = 20_000
+"""They take 2 KB each, so these are at most 40 MB a sequence."""
+_MAX_STEP_ITEMS = 10_000
 _MAX_MESSAGE = 500
 
 
@@ -64,16 +62,23 @@ class Matcher:
         self._stops = stops
 
     @classmethod
-    def build(cls, vocabulary: Vocabulary, grammar: str) -> "Matcher":
+    def build(cls, vocabulary: Vocabulary, grammar: str, *, is_of_client: bool = False) -> "Matcher":
         """Compile a text of `write_grammar`. Raises GrammarError for one that is wrong or that nothing fits.
 
-        It releases the GIL meanwhile.
+        `is_of_client`: whether a client wrote its rules. This releases the GIL meanwhile.
+
+        Without precomputed lexemes the median of 250 schemas in the shape of public ones compiles in 2.0 ms
+        of CPU time instead of 2.4, and no mask takes longer.
         """
-        matcher = cls(
-            vocabulary,
-            LLMatcher(vocabulary.native, grammar, log_level=0, limits=_LIMITS),
-            vocabulary.end_bits,
+        limits = LLParserLimits(
+            max_items_in_row=_MAX_CLIENTS_ROW if is_of_client else _MAX_ROW,
+            max_lexer_states=_MAX_LEXER_STATES,
+            step_max_items=_MAX_STEP_ITEMS,
+            precompute_large_lexemes=False,
+            verbose_errors=False,
         )
+        native = LLMatcher(vocabulary.native, grammar, log_level=0, limits=limits)
+        matcher = cls(vocabulary, native, vocabulary.end_bits)
         matcher.fill(bytearray(vocabulary.end_bits.nbytes))  # some faults show with the first mask
         if matcher.fault is not None:
             raise GrammarError(matcher.fault)

@@ -65,16 +65,17 @@ def _list_wider(kind: str, source: str) -> Iterator[str]:
 def _prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
     began = time.thread_time()
     text = write_grammar(GrammarKind(kind), source, ahead)
+    is_of_client = kind == GrammarKind.GRAMMAR
     before = _count_allocated()
     try:
-        compiled = Matcher.build(vocabulary, text)
+        compiled = Matcher.build(vocabulary, text, is_of_client=is_of_client)
     except GrammarError as error:
         raise GrammarError(explain_fault(GrammarKind(kind), source, ahead, str(error))) from error
     num_bytes = max(0, _count_allocated() - before)
     del compiled
     if num_bytes > MAX_BYTES:
         raise GrammarError(f"it takes {num_bytes} bytes of memory, more than {MAX_BYTES}: make it smaller")
-    return Grammar(text, num_bytes, time.thread_time() - began)
+    return Grammar(text, num_bytes, time.thread_time() - began, is_of_client=is_of_client)
 
 
 def limit_process(seconds: float, level: int) -> None:

@@ -33,6 +33,8 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """Whether draws have no mask, as most fit. One that does not is drawn again with a mask."""
     is_optional: bool = False
     """Whether the text is free where the engine fails with it."""
+    is_of_client: bool = False
+    """Whether a client wrote its rules, which may be ambiguous."""
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):

@@ -19,6 +19,7 @@ from millrace_runtime.protocol.messages import (
     Abort,
     FromEngine,
     Generate,
+    Grammar,
     SequenceOutput,
     Stats,
     StepOutputs,
@@ -123,7 +124,7 @@ class EngineLoop:
         channel: EngineChannel,
         scheduler: Scheduler,
         executor: Executor,
-        compile_grammar: Callable[[str], Root],
+        compile_grammar: Callable[[Grammar], Root],
         beat: Callable[[], None],
     ) -> None:
         """The loop calls `beat` once a turn, and whenever the awaited step has made progress.

@@ -83,7 +83,7 @@ class GrammarCompiler:
 
     def __init__(
         self,
-        compile_grammar: Callable[[str], Root],
+        compile_grammar: Callable[[Grammar], Root],
         wake: Callable[[], None],
         clock: Callable[[int], float] = read_thread_time,
     ) -> None:
@@ -138,7 +138,7 @@ class GrammarCompiler:
         waiting.began_at = self._clock(waiting.thread)
         root = self._kept.get(waiting.grammar)
         if root is None:
-            root = self._compile(waiting.grammar.text)
+            root = self._compile(waiting.grammar)
             self._kept.put(waiting.grammar, root)
         stops = waiting.request.stop_token_ids
         forks = [root.fork(stops) for _ in waiting.request.sequences]

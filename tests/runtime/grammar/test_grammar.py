@@ -67,7 +67,9 @@ def test_a_text_fits_or_not(  # noqa: PLR0917
 
 
 CHOICES = [{"properties": {f"a{number}": {"type": "string"}}} for number in range(9)]
+MANY = {f"a{number}": {"type": "string"} for number in range(481)}
 REFUSED = [
+    ("schema", json.dumps({"properties": MANY}), "`#/properties` has more than 480 properties"),
     ("schema", "[]", "no JSON schema"),
     ("schema", '{"type":', "no JSON schema"),
     ("schema", '{"type":"integer","minimum":5,"maximum":3}', "minimum (5) is greater than maximum (3)"),
@@ -92,9 +94,19 @@ def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
     assert len(str(caught.value)) < 700
 
 
+def test_an_object_may_leave_out_as_many_properties_as_are_not_refused(
+    vocabulary: Vocabulary, tokenizer: Tokenizer
+) -> None:
+    schema = {"type": "object", "properties": MANY, "required": ["a7"], "additionalProperties": False}
+    grammar = Fitting(vocabulary, tokenizer, write_grammar(GrammarKind.SCHEMA, json.dumps(schema)))
+    assert grammar.fits('{"a7": "x", "a480": "y"}')
+    assert not grammar.fits('{"a480": "y"}')
+
+
 def test_a_copy_that_fails_spares_its_matcher(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
     grammar = write_grammar(GrammarKind.GRAMMAR, "start: s\ns: s s | s s s | /[a-z]/")
-    matcher, mask = Matcher.build(vocabulary, grammar), bytearray(vocabulary.end_bits.nbytes)
+    matcher = Matcher.build(vocabulary, grammar, is_of_client=True)
+    mask = bytearray(vocabulary.end_bits.nbytes)
     [letter, *_], *_ = tokenizer.encode_batch(["a"], add_special_tokens=False)
     ahead = matcher.copy()
     while ahead.fault is None:  # it is too ambiguous for long texts

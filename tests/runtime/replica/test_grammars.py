@@ -35,10 +35,10 @@ class Gate:
     def __post_init__(self) -> None:
         self.compiler = GrammarCompiler(self.compile, lambda: None, lambda _: self.now)
 
-    def compile(self, grammar: str) -> AnyRoot:
-        self.begun.append(grammar)
-        if grammar in self.opened:
-            self.opened[grammar].wait(10)
+    def compile(self, grammar: Grammar) -> AnyRoot:
+        self.begun.append(grammar.text)
+        if grammar.text in self.opened:
+            self.opened[grammar.text].wait(10)
         return AnyRoot()
 
     def ask(self, number: int, text: str, seconds: float = 0.0) -> None:

@@ -18,7 +18,12 @@ from millrace_runtime.grammar.json_schema.alternatives import (
     list_types,
     name_value,
 )
-from millrace_runtime.grammar.json_schema.patterns import has_look_around, is_zods, split_pattern
+from millrace_runtime.grammar.json_schema.patterns import (
+    has_look_around,
+    is_zods,
+    split_pattern,
+    write_name_pattern,
+)
 from millrace_runtime.grammar.json_schema.places import ROOT, Place, follow, iterate_all, quote_path, walk
 
 ADDED = "$comment"
@@ -39,15 +44,6 @@ _FORMATS = frozenset(
     "date date-time duration email hostname ipv4 ipv6 time uri uuid".split(" ")  # noqa: SIM905
 )
 """That llguidance writes. To JSON schema a format is an annotation."""
-_DATE, _TIME = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
-_ZONE = r"(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
-_NAME_FORMATS = {
-    "date": _DATE,
-    "date-time": f"{_DATE}[Tt ]{_TIME}{_ZONE}",
-    "time": f"{_TIME}{_ZONE}",
-    "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-}
-"""Formats of keys that are known: pydantic writes dates and UUIDs so."""
 _UNKNOWN = ("$dynamicRef", "$recursiveRef", "dependencies", "dependentRequired", "dependentSchemas")
 _APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _MAX_REFERENCES = 8
@@ -57,8 +53,12 @@ _OF_ARRAYS = ("items", "minItems", "maxItems")
 _MAX_ARRAYS = 65
 """Arrays without a repeated item that are written one by one: those of four values compile in 7 ms."""
 _MAX_ARRAY_BYTES = 16 << 10
+_MAX_OPTIONAL = 480
+"""Properties of an object that may be left out. Each is four items of the 2,000 that a row of the parser may
+have (`matcher.py`), and all of them are there behind the brace."""
 _NO_SUCH = "can't be kept by a grammar: leave it out, and check the answer for it"
 _WHY = {
+    "properties": f"has more than {_MAX_OPTIONAL} properties that may be left out: list some in `required`",
     "$ref": "refers to nothing in this schema: refer to a part of it, as `#/$defs/Name` does",
     "oneOf": "has alternatives that may fit the same value: write `anyOf`, or give each a property with a "
     "`const` of its own",
@@ -172,6 +172,13 @@ class _Rewriting:
         values = [value for value in list_listed(known) if named is None or named in list_types(value)]
         return list({name_value(value) or json.dumps(value): value for value in values}.values())
 
+    def bind_properties(self, place: Place) -> None:
+        properties, required = place.schema["properties"], place.schema.get("required")
+        if isinstance(properties, dict) and len(properties) > _MAX_OPTIONAL:
+            needed = required if isinstance(required, list) else []
+            if len(properties.keys() - {name for name in needed if isinstance(name, str)}) > _MAX_OPTIONAL:
+                _refuse(place, "properties")
+
     def bind_names(self, place: Place) -> None:
         names = place.schema.pop("propertyNames")
         if names is True:
@@ -194,7 +201,7 @@ class _Rewriting:
         if binding <= {"const", "enum"}:
             listed = [value for value in list_listed(known) if isinstance(value, str)]
             return {"properties": dict.fromkeys(listed, True)}
-        pattern = _write_name_pattern({key: known[key] for key in binding})
+        pattern = write_name_pattern({key: known[key] for key in binding})
         return None if pattern is None else {"patternProperties": {pattern: True}} if pattern else {}
 
     def bind_alternatives(self, place: Place) -> None:
@@ -256,6 +263,7 @@ def _refuse_used(keyword: str) -> Callable[[_Rewriting, Place], None]:
 _RULES: dict[str, Callable[[_Rewriting, Place], None]] = {
     "$ref": _Rewriting.bind_reference,
     "format": _Rewriting.bind_format,
+    "properties": _Rewriting.bind_properties,
     "pattern": _Rewriting.bind_pattern,
     "uniqueItems": _Rewriting.bind_unique_items,
     "propertyNames": _Rewriting.bind_names,
@@ -269,20 +277,6 @@ _RULES: dict[str, Callable[[_Rewriting, Place], None]] = {
     ),
     **{keyword: _refuse_used(keyword) for keyword in _UNKNOWN},
 }
-
-
-def _write_name_pattern(names: Mapping[str, Any]) -> str | None:
-    """Return the pattern of a property's name; nothing: any name; None: it can't be written."""
-    match names:
-        case {"pattern": str(pattern), **others} if others.keys() <= {"format"}:
-            return pattern if split_pattern(pattern) == [pattern] else None
-        case {"format": str(name), **others} if not others:
-            return f"^{_NAME_FORMATS[name]}$" if name in _NAME_FORMATS else ""
-        case _ if names.keys() <= {"minLength", "maxLength"}:
-            low, high = str(names.get("minLength", 0)), str(names.get("maxLength", ""))
-            if low.isdecimal() and (high.isdecimal() or not high):
-                return f"^(?s:.{{{low},{high}}})$" if low != "0" or high else ""
-    return None
 
 
 def _add(place: Place, keyword: str, type_name: str, schema: Mapping[str, Any]) -> None:

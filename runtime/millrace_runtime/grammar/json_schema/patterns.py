@@ -1,8 +1,8 @@
-"""Takes the look-ahead out of a `pattern` where the same can be said by several patterns. Pure."""
+"""Patterns that say the same as others: without look-ahead, or as names of properties. Pure."""
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 _ONLY = re.compile(r"\^?(\[(?:\\.|[^\\\]])+\]|\\[dswDSW])([*+])\$")
 """What `(?!…)` excludes if it excludes texts of some letters alone: the class, and whether any number."""
@@ -15,6 +15,15 @@ _ZODS = {
     "hostname": r"^(?=.{1,253}\.?$)",
 }
 """How zod's patterns begin that look around, by the format beside them."""
+_DATE, _TIME = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
+_ZONE = r"(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_NAME_FORMATS = {
+    "date": _DATE,
+    "date-time": f"{_DATE}[Tt ]{_TIME}{_ZONE}",
+    "time": f"{_TIME}{_ZONE}",
+    "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+}
+"""Formats of keys that are known: pydantic writes dates and UUIDs so."""
 
 
 class _Letter(NamedTuple):
@@ -85,3 +94,17 @@ def _read(pattern: str) -> Iterator[_Letter]:
             yield _Letter(place, text, depth)
             depth += (text == "(") - (text == ")")
         place += 1
+
+
+def write_name_pattern(names: Mapping[str, Any]) -> str | None:
+    """Return the pattern of a property's name; nothing: any name; None: it can't be written."""
+    match names:
+        case {"pattern": str(pattern), **others} if others.keys() <= {"format"}:
+            return pattern if split_pattern(pattern) == [pattern] else None
+        case {"format": str(name), **others} if not others:
+            return f"^{_NAME_FORMATS[name]}$" if name in _NAME_FORMATS else ""
+        case _ if names.keys() <= {"minLength", "maxLength"}:
+            low, high = str(names.get("minLength", 0)), str(names.get("maxLength", ""))
+            if low.isdecimal() and (high.isdecimal() or not high):
+                return f"^(?s:.{{{low},{high}}})$" if low != "0" or high else ""
+    return None
