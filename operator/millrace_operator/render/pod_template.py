@@ -136,7 +136,7 @@ def _render_container(
         "volumeMounts": mounts,
         # The last log lines become the pod's status, from where they reach the service's conditions.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **_render_probes(),
+        **_render_probes(is_own_version=settings.is_own_version(spec.engine.version)),
         "securityContext": SECURITY,
     }
 
@@ -225,13 +225,15 @@ def _render_resources(spec: Spec) -> dict[str, Any]:
     return rendered
 
 
-def _render_probes() -> dict[str, Any]:
+def _render_probes(*, is_own_version: bool) -> dict[str, Any]:
     """The startup probe's answer waits until the replica is ready, so that it serves at once.
 
-    The others ask the supervisor, which answers beside any load.
+    The others ask the supervisor, which answers beside any load. In an engine of another version it may know
+    `/livez` alone.
     """
+    port = contract.PORT_LIVE if is_own_version else contract.PORT_HTTP
     started = {"path": contract.PATH_STARTED, "port": contract.PORT_HTTP}
-    ready = {"path": contract.PATH_READY, "port": contract.PORT_LIVE}
+    ready = {"path": contract.PATH_READY, "port": port}
     live = {"path": contract.PATH_LIVE, "port": contract.PORT_LIVE}
     return {
         "startupProbe": {

@@ -43,6 +43,8 @@ class ReplicaState:
         )
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
+        self.has_beaten = True
+        """Whether the supervisor knows that this process is ready. Who has a supervisor sets it to False."""
         self.num_requests = 0
         """Requests in flight."""
         self._starting: list[asyncio.Task[None]] = []
@@ -66,7 +68,10 @@ class ReplicaState:
         self.is_draining = True
 
     async def wait_started(self, seconds: float) -> None:
-        """Wait while the engine or the text worker starts, for up to `seconds`."""
+        """Wait while the engine or the text worker starts, for up to `seconds`.
+
+        The supervisor knows of the start before this ends: the kubelet asks it right after.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._is_starting:  # noqa: ASYNC110  polled only while starting
@@ -90,7 +95,8 @@ class ReplicaState:
 
     @property
     def _is_starting(self) -> bool:
-        return self.why_not_ready is not None and not (self.is_draining or self.engine.is_gone)
+        is_ready = self.why_not_ready is None and self.has_beaten
+        return not (is_ready or self.is_draining or self.engine.is_gone)
 
     def require_ready(self) -> EngineReady:
         """Return the engine's limits. Raises UnavailableError while the replica refuses requests."""

@@ -185,6 +185,7 @@ async def _wait_left(server: uvicorn.Server, deadline: float) -> None:
 
 @contextlib.asynccontextmanager
 async def _beating(replica: ReplicaState, heartbeat: Heartbeat) -> AsyncIterator[None]:
+    replica.has_beaten = False
     task = asyncio.create_task(_beat(replica, heartbeat))
     try:
         yield
@@ -202,6 +203,7 @@ async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
     while True:
         phase = Phase.STEPPING if replica.why_not_ready is None else Phase.REFUSING
         heartbeat.beat(Member.HTTP, phase, time.monotonic())
+        replica.has_beaten = True
         await asyncio.sleep(_BEAT_SECONDS)
 
 

@@ -130,6 +130,19 @@ def test_an_engine_of_another_version_gets_no_flag_that_its_owner_did_not_ask_fo
     assert [has_target(version) for version in service_versions] == [False, True, True]
 
 
+def test_an_engine_of_another_version_is_asked_where_it_surely_answers() -> None:
+    versions = {"0.1.0": "r:0.1.0", "0.2.0": "r:0.2.0"}
+    settings = RenderSettings(runtime_image="r:0.2.0", runtime_versions=versions)
+
+    def ready_port(version: str) -> int:
+        service = make_service(engine={"version": version})
+        rendered = render_pod_template(settings, service, Spec.model_validate(service["spec"]), "r1")
+        port: int = rendered["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"]
+        return port
+
+    assert [ready_port(version) for version in versions] == [8000, 8001]
+
+
 def test_a_model_lies_on_all_whole_gpus_and_never_on_cpus_instead() -> None:
     def on(limits: dict[str, object]) -> list[str]:
         return arguments(resources={"limits": limits})
