@@ -2,13 +2,15 @@
 
 The API server drops such a field in silence when it reads an object that was stored under an older CRD. Two
 records still name it. The manager of a server-side apply owns it, and `kubectl apply` without `--server-side`
-keeps a copy of the manifest. An apply without the field ends both. Managers of other writes are not read:
-the API server lets them own the field for ever, so nobody could end the report.
+keeps a copy of the manifest. An apply without the field ends the record of its own writer. Both may outlive
+their writers: a manifest that moves from kubectl to Argo CD leaves the old record for ever. So of the records
+of whole manifests the newest counts. Managers of other writes are not read: the API server lets them own the
+field for ever, so nobody could end the report.
 """
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,19 +20,55 @@ from millrace_operator.api.types import Spec
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """A second copy of the manifest, which `kubectl apply` keeps for itself."""
 MOST_NAMED = 8
-_ROOT = "spec"
+_ROOT, _REQUIRED = "spec", "model"
 _OWNED = "f:"
 """Begins the name of a field in managedFields. Keys of a list's items begin in other ways."""
 
 
+class _Record(NamedTuple):
+    """What a writer has applied."""
+
+    time: str
+    """RFC 3339, which is in the order of time; empty if unknown."""
+    obj: Any
+    prefix: str
+    """Begins the name of each field."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of a whole manifest: none is without a model."""
+        spec = self.obj.get(self.prefix + _ROOT) if isinstance(self.obj, dict) else None
+        return isinstance(spec, dict) and f"{self.prefix}{_REQUIRED}" in spec
+
+
 def find_removed(metadata: dict[str, Any]) -> list[str]:
-    """Return the first MOST_NAMED of these fields, by name, from the metadata of an InferenceService."""
-    manifest = _parse((metadata.get("annotations") or {}).get(APPLIED))
-    found = {*_find_unknown(manifest, "")}
+    """Return these fields by name, from the metadata of an InferenceService: MOST_NAMED and how many more."""
+    records = list(_list_records(metadata))
+    newest = max((record.time for record in records if record.is_whole), default="")
+    current = [record for record in records if record.time >= newest or not record.is_whole]
+    found = sorted({name for record in current for name in _find_unknown(record.obj, record.prefix)})
+    more = [f"{len(found) - MOST_NAMED} more"] if len(found) > MOST_NAMED else []
+    return found[:MOST_NAMED] + more
+
+
+def _list_records(metadata: dict[str, Any]) -> Iterator[_Record]:
+    copied = ""
     for entry in metadata.get("managedFields") or ():
+        owned, time = entry.get("fieldsV1"), entry.get("time") or ""
         if entry.get("operation") == "Apply":
-            found.update(_find_unknown(entry.get("fieldsV1"), _OWNED))
-    return sorted(found)[:MOST_NAMED]
+            yield _Record(time, owned, _OWNED)
+        if _owns_copy(owned):
+            copied = max(copied, time)
+    yield _Record(copied, _parse((metadata.get("annotations") or {}).get(APPLIED)), "")
+
+
+def _owns_copy(owned: Any) -> bool:
+    """Whether a manager has written kubectl's copy."""
+    for name in ("f:metadata", "f:annotations", f"f:{APPLIED}"):
+        if not isinstance(owned, dict) or name not in owned:
+            return False
+        owned = owned[name]
+    return True
 
 
 def _parse(text: str | None) -> Any:

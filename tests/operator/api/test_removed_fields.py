@@ -34,7 +34,10 @@ def applied(spec: Any) -> dict[str, Any]:
         (applied({"pod": {"nodeSelector": {"gpu": "a"}}, "scaling": None, "model": {}}), []),
         (applied({"resources": {"limits": {"cpu": "1", "nvidia.com/gpu": 2}}}), []),
         (applied({"old": 1}) | managed({"f:old": {}, "f:older": {}}), ["spec.old", "spec.older"]),
-        (applied({f"old{number}": 1 for number in range(9)}), [f"spec.old{n}" for n in range(MOST_NAMED)]),
+        (
+            applied({f"old{number}": 1 for number in range(9)}),
+            [*(f"spec.old{n}" for n in range(MOST_NAMED)), "1 more"],
+        ),
         (applied([1]), []),
         ({"annotations": {APPLIED: "no JSON"}, "managedFields": None}, []),
         ({"annotations": {APPLIED: "[1]"}}, []),
@@ -42,3 +45,38 @@ def applied(spec: Any) -> dict[str, Any]:
 )
 def test_fields_that_no_spec_has_are_named(metadata: dict[str, Any], removed: list[str]) -> None:
     assert find_removed(metadata) == removed
+
+
+def record(time: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "manager": time,
+        "operation": "Apply",
+        "time": f"2026-11-{time}T00:00:00Z",
+        "fieldsV1": {"f:spec": spec},
+    }
+
+
+OLD_COPY = {"annotations": {APPLIED: json.dumps({"spec": {"model": {"uri": "u", "follow": "Branch"}}})}}
+COPIED = {"f:metadata": {"f:annotations": {".": {}, f"f:{APPLIED}": {}}}}
+NOW = {"f:model": {"f:uri": {}}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "entries", "removed"),
+    [
+        # kubectl applied once; since then Argo CD applies by the server, without the field.
+        (OLD_COPY, [record("29", NOW)], []),
+        (OLD_COPY, [record("01", NOW)], []),  # nobody has said when the copy was written
+        (OLD_COPY, [record("01", NOW), {"operation": "Update", "time": "2026-11-02", "fieldsV1": COPIED}],
+         ["spec.model.follow"]),
+        ({}, [record("01", OWNED), record("29", NOW)], []),
+        ({}, [record("29", OWNED), record("01", NOW)], ["spec.model.follow", "spec.model.source"]),
+        # Another writer's share of the spec replaces no manifest, and may have such fields itself.
+        ({}, [record("01", OWNED), record("29", {"f:replicas": {}, "f:old": {}})],
+         ["spec.model.follow", "spec.model.source", "spec.old"]),
+    ],
+)  # fmt: skip
+def test_the_manifest_that_was_applied_last_counts(
+    annotations: dict[str, Any], entries: list[dict[str, Any]], removed: list[str]
+) -> None:
+    assert find_removed({**annotations, "managedFields": entries}) == removed
