@@ -1,6 +1,7 @@
 """What rows with grammars, or with all of sampling, leave of the rate of rows without.
 
-Our server is asked for the same number of tokens in both ways, one after the other within each round.
+Our server is asked for the same number of tokens in both ways, one after the other within each round. Another
+engine that knows schemas gets the same ones in the same rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from benchmarks.requests.schemas import draw_long_schemas
 from benchmarks.runtime import client
 from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.client import Prompt, WithFields
-from benchmarks.runtime.engines import RunningEngine, ServerEngine
+from benchmarks.runtime.engines import EngineSpec, RunningEngine, ServerEngine
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Spread, ratios, spread
 from benchmarks.runtime.ours import MODEL_NAME, our_server
@@ -45,6 +46,9 @@ CASES: Mapping[str, tuple[Case, Sequence[Mapping[str, Any]]]] = {
 """By figure: the case, and the fields of its rows, which they take in turn."""
 
 
+OVER_PEER = "json_schema_over_vllm"
+
+
 def measure_rows(
     model: Path, folder: Path, num_rounds: int, bystanders: Bystanders, *, is_quick: bool
 ) -> dict[str, Spread]:
@@ -59,6 +63,28 @@ def measure_rows(
             found[name] = spread(ratios(*zip(*rates, strict=True)))
             tell(f"{name}: {found[name].median:.2f}")
     return found
+
+
+def measure_schemas_beside(
+    peer: EngineSpec, model: Path, folder: Path, num_rounds: int, bystanders: Bystanders, *, is_quick: bool
+) -> Spread:
+    """Return our rate with schemas over the peer's, which is asked as ours is. Raises EngineError."""
+    case, fields = CASES["json_schema_over_free"]
+    measured = case.shorten() if is_quick else case
+    with our_server(model, "bf16").start(folder) as ours, peer.start(folder) as other:
+        pairs: list[list[float]] = []
+        for engine in (ours, other):
+            engine.pause()
+        for number in range(-1, num_rounds):  # the first one warms up
+            pairs.append([0.0, 0.0])
+            for place in (0, 1) if number % 2 else (1, 0):
+                engine = (ours, other)[place]
+                assert isinstance(engine, ServerEngine)
+                with running(engine), bystanders.watch(engine):
+                    pairs[-1][place] = ask_with(engine, measured, fields, f"beside {number}")
+        found = spread(ratios(*zip(*pairs[1:], strict=True)))
+        tell(f"{OVER_PEER}: {found.median:.2f}; ours and the peer's: {pairs[1:]}")
+        return found
 
 
 def compare(

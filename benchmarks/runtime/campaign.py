@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.record import read_commit, read_date
 from benchmarks.requests.grammar_costs import NUM_SCHEMAS, measure_grammars
-from benchmarks.requests.row_costs import measure_rows
+from benchmarks.requests.row_costs import OVER_PEER, measure_rows, measure_schemas_beside
 from benchmarks.requests.vocabulary import write_vocabulary
 from benchmarks.runtime.bandwidth import measure_read_bandwidth
 from benchmarks.runtime.bystanders import Bystanders
@@ -37,7 +37,7 @@ from benchmarks.runtime.memory_limit import CASE, measure_memory_limit
 from benchmarks.runtime.models.checkpoint import write_model
 from benchmarks.runtime.models.peer_files import find_checkpoint
 from benchmarks.runtime.ours import our_server
-from benchmarks.runtime.peers import PEERS, PYTHON_PEERS, START_ONLY
+from benchmarks.runtime.peers import PEERS, PYTHON_PEERS, START_ONLY, VLLM
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.published import list_figures
 from benchmarks.runtime.replicas import SHARED_CASES, measure_replicas
@@ -190,9 +190,28 @@ class Campaign:
         found: dict[str, Spread] = {}
         if self._choice.has_part("rows"):
             found |= measure_rows(folder, self._folder, num_rounds, self._bystanders, is_quick=is_quick)
+            found |= self._measure_schemas_beside(folder)
         if self._choice.has_part("grammars"):
             found |= measure_grammars(folder, num_rounds, NUM_SCHEMAS // 50 if is_quick else NUM_SCHEMAS)
         self._figures |= {name: render_spread(share) for name, share in found.items()}
+
+    def _measure_schemas_beside(self, model: Path) -> dict[str, Spread]:
+        """Compare our rows with schemas with vLLM's, of the same model."""
+
+        def build(peers: Path, _: Path, precision: str, num_threads: int) -> EngineSpec:
+            return VLLM.build(peers, model, precision, num_threads)
+
+        if (spec := self._lineup.find_peer(VLLM, "bf16", build)) is None:
+            return {}
+        num_rounds, is_quick = self._choice.num_rounds, self._choice.is_quick
+        try:
+            share = measure_schemas_beside(
+                spec, model, self._folder, num_rounds, self._bystanders, is_quick=is_quick
+            )
+        except EngineError as error:
+            self._left_out["vllm with schemas"] = f"failed: {error}"
+            return {}
+        return {OVER_PEER: share}
 
     def _measure_formats(self) -> None:
         """Compare quantised checkpoints with our own rounding and with peers' files of the same width."""

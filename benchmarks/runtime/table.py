@@ -50,6 +50,7 @@ MEANINGS = {
     "two_replicas_over_one_single": "two replicas on the same cores, one stream each: together / one alone",
     "two_replicas_over_one_c8": "two replicas on the same cores, 8 requests each: together / one alone",
     "json_schema_over_free": "16 rows, each with a JSON schema of its own: output tokens a second / without",
+    "json_schema_over_vllm": "the same rows: output tokens a second / those of vLLM with the same schemas",
     "sampling_all_over_greedy": "32 rows with penalties, filters and a bias: output tokens a second / greedy",
     "schema_compile_ms_p50": "500 schemas, each compiled to its first mask: ms of CPU time, the median",
     "schema_compile_ms_p99": "the same, the 99th percentile",
