@@ -100,6 +100,18 @@ def test_a_question_names_the_namespaces_of_its_services_while_they_are_few() ->
     assert all("team-" not in question.text for question in many)
 
 
+def test_no_decision_asks_for_what_any_pod_may_export_about_another_service() -> None:
+    """A gateway's series name the service in a label. Arrivals come from the gateways' own stream."""
+    questions = build_questions([TTFT, Objective("QueueTime", 95, 0.5)], DEFAULT_WINDOWS, Scope())
+    asked = " ".join(text for question in questions for text in question.signals.values())
+    assert "millrace_gateway" not in asked
+    selectors = re.findall(r"\w{([^}]*)}", asked.replace(REPLICA_NAME, "REPLICA"))
+    assert selectors
+    assert not [one for one in selectors if 'pod=~"REPLICA"' not in one], (
+        "the API server knows a pod's service"
+    )
+
+
 def test_matchers_of_ones_own_are_in_every_selector() -> None:
     for question in build_questions([TTFT], DEFAULT_WINDOWS, Scope(("a",), 'cluster="eu"')):
         selectors = re.findall(r"\{[^{}]*=[^{}]*\}", re.sub(r"\{\d+(,\d+)?\}", "", question.text))
