@@ -1,6 +1,7 @@
-"""Decides for the whole project which implementation of each operation a device runs.
+"""Chooses the implementation of each operation on tensors: Triton kernels on CUDA, torch on CPUs.
 
-Triton kernels on CUDA, torch on CPUs. Triton is imported only where it is used.
+The native path has none of them: native/selection.py chooses between it and torch. Triton is imported only
+where it is used.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from millrace_kubectl.causes import describe_causes
+from millrace_kubectl.count_changes import describe_causes
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.wording import (

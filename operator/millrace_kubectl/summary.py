@@ -5,7 +5,7 @@ Pure.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from millrace_kubectl.causes import describe_causes
+from millrace_kubectl.count_changes import describe_causes
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.remedies import find_remedies, find_shortage

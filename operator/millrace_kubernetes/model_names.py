@@ -44,7 +44,7 @@ class ModelNames(Generic[Key]):
         self._running: dict[Key, frozenset[str]] = {}
         """The names that Ready replicas run with."""
         self._names: dict[Key, frozenset[str]] = {}
-        """The names of both kinds, of the services that exist."""
+        """The claimed and the running names, of the services that exist."""
         self._claims: dict[str, dict[str, set[Key]]] = {}
         """The claimants by name and namespace. A name has an entry while a service has a valid claim to
         it."""

@@ -1,4 +1,4 @@
-"""The progress of a fetch, for people: its receiver, and the format of sizes and times. Pure."""
+"""The progress of a fetch, for people: its receiver, and the format of times. Pure."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -18,14 +18,6 @@ class Watch(Protocol):
 
     def say(self, text: str) -> None:
         """Show one line to the user."""
-
-
-def show_bytes(num_bytes: float) -> str:
-    """Return a size for people, such as `3.1 GB`."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes:.0f} B"
 
 
 def show_seconds(seconds: float) -> str:

@@ -12,6 +12,14 @@ _UNITS: Final = {
 }  # fmt: skip
 
 
+def show_bytes(num_bytes: float) -> str:
+    """Return a size of files, such as `3.1 GB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
 def show_gib(num_bytes: float) -> str:
     """Return an amount in GiB, such as `14.96 GiB`, or in MiB if it is less than a tenth of a GiB."""
     gib = num_bytes / 2**30

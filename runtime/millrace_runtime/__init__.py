@@ -1,1 +1,1 @@
-"""One replica of a model: continuous batching over a paged KV cache, behind OpenAI's HTTP dialect."""
+"""One replica of a model: continuous batching over a paged KV cache, in OpenAI's and Anthropic's dialects."""

@@ -1,6 +1,6 @@
-"""How the three commands listen. Only this module decides the meaning of a missing address.
+"""How the commands listen. Only this module decides the meaning of a missing address.
 
-Standard library only: operator, gateway and supervisor use it.
+Standard library only: operator, gateway, node cache, fetch and a replica's supervisor use it.
 """
 
 import argparse

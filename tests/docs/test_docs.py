@@ -26,6 +26,7 @@ from millrace_operator.api.types import Spec
 from millrace_operator.app.metrics import Metrics as OperatorMetrics
 from millrace_operator.autoscaler.decide.decision import Reason as ScalingReason
 from millrace_operator.autoscaler.decide.explain import BINDINGS
+from millrace_operator.autoscaler.run import priors
 from millrace_operator.controller.queue import WorkQueue
 from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
@@ -282,6 +283,11 @@ def test_every_page_is_at_most_three_links_from_the_readme(page: Path) -> None:
 def test_the_how_tos_explain_every_reason_of_the_autoscaler_and_name_no_other() -> None:
     found = re.findall(r"^\| `(\w+)`", DOCS["objectives.md"], re.MULTILINE)
     assert {*map(str, ScalingReason), "External", "Bounds", "Pinned"} == set(found)
+
+
+def test_the_page_searches_the_log_for_a_word_of_its_lines_about_the_learned_model() -> None:
+    (word,) = re.findall(r"component=operator --tail=-1 \| grep '(.+)'", DOCS["it-does-not-scale.md"])
+    assert all(word in line for line in (priors.UNREADABLE, priors.UNUSABLE, priors.OTHER_ACCELERATOR))
 
 
 @pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.name)

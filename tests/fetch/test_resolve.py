@@ -11,7 +11,7 @@ import pytest
 from millrace_fetch.cli import resolve
 from millrace_fetch.errors import SourceError
 from millrace_fetch.plan.uri import pin
-from millrace_fetch.progress import show_bytes
+from millrace_fit.wording import show_bytes
 from testing.checkpoints.models import MEDIUM, write_model
 from testing.model_sources.kills import hash_file, list_files
 from testing.model_sources.processes import Forked, finish, start_command

@@ -1,5 +1,6 @@
 // Mixtures of experts on CPUs: the choice of each row's experts, and their products. README.md has the maths.
 #include "../linear/product.h"
+#include "../native/exp.h"
 
 namespace MILLRACE_ISA {
 

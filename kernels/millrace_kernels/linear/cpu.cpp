@@ -1,6 +1,7 @@
 // y = x·Wᵀ + b on CPUs, for any number of rows. README.md has the layout, and why a row's bits depend only on the row.
 #include "product.h"
 
+#include "../native/exp.h"
 #include "dense.h"
 #include "fp8.h"
 #include "int4_groups.h"

@@ -1,4 +1,4 @@
-"""Decides for the whole project which path a CPU runs, and gives the reason."""
+"""Chooses whether a CPU runs a native library, and which, or torch; and gives the reason."""
 
 from dataclasses import dataclass
 

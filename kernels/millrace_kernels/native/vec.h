@@ -102,6 +102,7 @@ INLINE Pairs splat_pair(const bf16* p) {
   memcpy(&bits, p, 4);
   return {_mm512_set1_epi32(bits)};
 }
+// With 0 for the second of each pair.
 INLINE Pairs first_of_pairs(Pairs x) { return {_mm512_and_si512(x.v, _mm512_set1_epi32(0xffff))}; }
 INLINE Floats lower(Pairs x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16))}; }
 INLINE Floats upper(Pairs x) {
@@ -272,8 +273,6 @@ INLINE void store(T* p, Floats x, int n) {
 }
 #endif
 
-// first_of_pairs: with 0 for the second.
-
 // acc + x's first · y's first + x's second · y's second, in each lane.
 INLINE Floats dot(Floats acc, Pairs x, Pairs y) {
 #if defined(__AVX512BF16__)
@@ -286,20 +285,5 @@ INLINE Floats dot(Floats acc, Pairs x, Pairs y) {
 // Pairs of two vectors' numbers, for the same products.
 struct WidePairs { Floats first, second; };
 INLINE Floats dot(Floats acc, WidePairs x, Pairs y) { return fma(x.second, upper(y), fma(x.first, lower(y), acc)); }
-
-// e^x to about one unit in the last place; 0 below -87, and NaN of NaN.
-//
-// x = n·ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^n · e^r. ln 2 is subtracted in two parts: n times the first is exact.
-// The polynomial is the Taylor series to r^7: its rest is below 6e-9 there.
-INLINE Floats exp(Floats x) {
-  Floats low = splat(-87.3f);
-  Floats clamped = min(splat(88.0f), max(low, x));
-  Floats n = round(mul(clamped, splat(1.44269504f)));
-  Floats r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clamped));
-  Floats p = splat(1.0f / 5040);
-  const float series[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
-  UNROLL for (int i = 0; i < 7; i++) p = fma(p, r, splat(series[i]));
-  return zero_below(mul(p, power_of_two(n)), x, -87.3f);
-}
 
 }  // namespace MILLRACE_ISA

@@ -7,6 +7,7 @@
 //
 // If a sequence has one task for each head, as in decode, all threads share its spans, and the thread of the last span
 // merges them: a single long sequence keeps all threads busy. The arithmetic is the same.
+#include "../native/exp.h"
 #include "tile.h"
 
 namespace MILLRACE_ISA {

@@ -1,4 +1,4 @@
-"""Sampling in plain torch: the definition, and the path on GPUs. README.md has the maths.
+"""Sampling in plain torch: the definition, and the torch path on CPUs. README.md has the maths.
 
 Every operation on floats is one rounded operation of IEEE 754 in a torch call of its own, so that nothing is
 fused; the rest uses integers. So every device and the native kernel draw the same token.

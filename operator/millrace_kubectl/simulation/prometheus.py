@@ -9,8 +9,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPMessage
-from typing import IO, Any
+from typing import Any
 
 from millrace_kubectl.errors import PluginError, ServerError, UsageError
 from millrace_operator.autoscaler.run.settings import Access, AccessError, read_prometheus
@@ -27,16 +26,8 @@ PREFIX, OWN_FLAG = "--prometheus-url", "--from-prometheus"
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: the credentials are for the user's address alone."""
 
-    def redirect_request(  # noqa: PLR0917  as urllib has it
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> None:
-        del req, fp, code, msg, headers, newurl
+    def redirect_request(self, *_args: object, **_kwargs: object) -> None:
+        """Return no request to the new address."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from millrace_fit.wording import show_bytes
 from millrace_kubectl.kubectl import Obj, Services
 from millrace_kubectl.wording import align
-from millrace_operator.api.quantities import show_bytes
 from millrace_runtime import contract
 
 SUMMARY = "which models there are, where they are kept, how large, used by whom"

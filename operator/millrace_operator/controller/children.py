@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj
-from millrace_operator.model.jobs import list_witnesses
+from millrace_operator.model.job_plan import list_witnesses
 from millrace_operator.observed.snapshot import ObjectId, object_id
 from millrace_operator.render.child import Child, Need, has_drifted, need, revision_name, seal
 from millrace_operator.render.settings import RenderSettings

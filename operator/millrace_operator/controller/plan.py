@@ -14,7 +14,7 @@ from millrace_operator.controller.children import (
     render_children,
 )
 from millrace_operator.kube.kinds import POD
-from millrace_operator.model.jobs import list_job_looks, render_jobs
+from millrace_operator.model.job_plan import list_job_looks, render_jobs
 from millrace_operator.observed.revisions import Moment, Observed, observe
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, find_left_over, object_id
 from millrace_operator.render.child import Child

@@ -1,7 +1,7 @@
 """Snapshot, plan, act: one service at a time.
 
-`writer.py` makes each write. Only these two modules and `lookups.py`, `event_writer.py` and `relist.py` talk
-to the API server in this package, all of them by a Cluster.
+`writer.py` makes each write but the Events. In this package it, `event_writer.py`, `lookups.py`, `worker.py`,
+`relist.py` and `leader_election.py` talk to the API server by a Cluster. `watches.py` reads its watches.
 """
 
 import time

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from millrace_fit.wording import show_bytes
 from millrace_kubernetes.model_names import Standing
 from millrace_operator.api.conditions import Reason, parse_time
 from millrace_operator.api.model_types import ReplicaStatus
-from millrace_operator.api.quantities import show_bytes
 from millrace_operator.kube.kinds import JOB, Obj
 from millrace_operator.kube.node import GpuNode
 from millrace_operator.observed.gateway_key import GatewayKey
-from millrace_operator.observed.jobs import Jobs
+from millrace_operator.observed.job_reports import Jobs
 from millrace_runtime import contract
 
 LEFT_OVER_SECONDS = 180.0

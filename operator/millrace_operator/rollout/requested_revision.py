@@ -18,7 +18,7 @@ from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, O
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel, find_place
-from millrace_operator.model.jobs import explain_unread, find_report, note_asking
+from millrace_operator.model.job_plan import explain_unread, find_report, note_asking
 from millrace_operator.model.pending_revision import (
     Pending,
     Stage,

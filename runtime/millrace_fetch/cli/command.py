@@ -12,9 +12,9 @@ from pathlib import Path
 
 from millrace_fetch.errors import FetchError, SourceError, UsageError
 from millrace_fetch.plan.uri import LOCAL, WRITABLE, Order, parse_uri, pin
-from millrace_fetch.progress import show_bytes
 from millrace_fetch.store.folder import find_whole
 from millrace_fetch.store.marker import Marker
+from millrace_fit.wording import show_bytes
 from millrace_runtime.listener import parse_port
 
 VARIABLES = ("SSL_CERT_FILE", "AWS_CA_BUNDLE")

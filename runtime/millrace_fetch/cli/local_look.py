@@ -16,7 +16,6 @@ from millrace_fetch.plan.selection import (
     check_tokenizer,
     read_shards,
 )
-from millrace_fetch.progress import show_bytes
 from millrace_fit.errors import HeaderError
 from millrace_fit.files.headers import LENGTH_BYTES, StoredTensor, parse_header, read_length
 from millrace_fit.files.needed import (
@@ -31,6 +30,7 @@ from millrace_fit.files.needed import (
     is_indexed,
     list_small,
 )
+from millrace_fit.wording import show_bytes
 
 
 def look(folder: Path, path: Path) -> str:

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Self, TextIO
 
-from millrace_fetch.progress import Watch, show_bytes, show_seconds
+from millrace_fetch.progress import Watch, show_seconds
+from millrace_fit.wording import show_bytes
 from millrace_runtime import contract
 from millrace_runtime.listener import open_listener
 

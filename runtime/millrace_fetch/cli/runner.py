@@ -16,8 +16,9 @@ from typing import Self, TypeVar
 from millrace_fetch.cli.progress_output import Lines, Tally, serving
 from millrace_fetch.fetch import Outcome, fetch, open_source
 from millrace_fetch.plan.uri import Order
-from millrace_fetch.progress import Watch, show_bytes
+from millrace_fetch.progress import Watch
 from millrace_fetch.sources.source import Source
+from millrace_fit.wording import show_bytes
 from millrace_runtime.listener import read_bind_address
 
 LIMIT_SECONDS = 4500.0

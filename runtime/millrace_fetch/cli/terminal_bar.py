@@ -21,15 +21,15 @@ class Bar:
 
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False)
-        self._progress = Progress(
+        columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
-            console=self._console,
         )
+        self._progress = Progress(*columns, console=self._console)
         self._exits = ExitStack()
         self._task = self._progress.add_task("looking", total=None, visible=False)
 

@@ -1,4 +1,4 @@
-"""What a refused architecture is told: the served one that comes closest, or that it generates no text."""
+"""The hint for a refused architecture: the served one that comes closest, or that it generates no text."""
 
 import re
 from collections.abc import Mapping

@@ -146,7 +146,7 @@ class Scheme:
         groups = self.count_groups(inputs)
         blocks = -(-outputs // self.rows)
         if self.group is not None:
-            return (blocks, groups), (blocks, 1, groups, 1)  # the latter of ModelOpt
+            return (blocks, groups), (blocks, 1, groups, 1)  # the second shape is ModelOpt's
         return (blocks, 1), (blocks,)
 
     def _list_compressed(self, outputs: int, inputs: int) -> Iterator[StoredPart]:

@@ -22,13 +22,13 @@ from millrace_runtime.api.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import Exchange
-from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.load import read_load
 from millrace_runtime.api.openapi import DescribedApi
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.stream_socket import StreamSocket
 from millrace_runtime.api.tokenizing import PromptExchange
+from millrace_runtime.api.workers.grammar_worker import GrammarWorker
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.cors import CorsPolicy

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from millrace_runtime.api.admission import Admission
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import ModelNotFoundError, UnavailableError
-from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.api.workers.grammar_worker import GrammarWorker
 from millrace_runtime.chat.errors import NoTextWorkerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker

@@ -130,7 +130,7 @@ def _join(former: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 
 def _join_contents(former: Any, later: Any) -> Any:
-    """Return both texts, an empty line between them as in Mistral's own library, or the parts of both."""
+    """Return both texts, an empty line between them as in Mistral's own library, or all their parts."""
     if isinstance(former, list) or isinstance(later, list):
         return [part for content in (former, later) for part in _list_parts(content)]
     return "\n\n".join(filter(None, (former, later)))

@@ -67,7 +67,7 @@ class JobRunner:
     ) -> None:
         """`max_text_bytes` is the longest text that fits into memory.
 
-        `bound` tells how many tokens a text has at least; None where that is not known. Raises
+        `bound` returns how many tokens a text has at least; None where that is not known. Raises
         BrokenTemplateError for a chat template that is wrong whatever the messages are.
         """
         self._tokenizer = tokenizer

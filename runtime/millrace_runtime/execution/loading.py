@@ -31,7 +31,7 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.execution.fault import check_tensors
+from millrace_runtime.execution.header_check import check_tensors
 from millrace_runtime.execution.kv_cache import choose_kv_format
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner

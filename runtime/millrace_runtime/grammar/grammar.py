@@ -12,9 +12,9 @@ from llguidance.gbnf_to_lark import any_to_lark
 from millrace_runtime.grammar.any_object import ANY_OBJECT
 from millrace_runtime.grammar.documents import Origin, change_documents, list_documents, take_origin
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.json_schema.fault import find_fault
 from millrace_runtime.grammar.json_schema.keywords import OPTIONS, rewrite_schema
 from millrace_runtime.grammar.json_schema.places import ROOT, quote_path
+from millrace_runtime.grammar.json_schema.refused_keyword import find_fault
 from millrace_runtime.grammar.lark import SPACE, write_text
 from millrace_runtime.grammar.reasoning import ANSWER
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind

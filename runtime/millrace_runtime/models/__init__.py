@@ -1,4 +1,4 @@
-"""One file for each architecture, which reads like its paper.
+"""One decoder for all families, which reads like a paper.
 
 Models know layers. They must not know files, slots or schedules.
 """

@@ -19,9 +19,9 @@ from millrace_runtime import contract
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection.server import server_config
 from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
+from millrace_runtime.api.workers.grammar_worker import GrammarWorker
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.model_files import (
     GENERATION_CONFIG,

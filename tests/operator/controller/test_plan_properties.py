@@ -24,7 +24,7 @@ from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.jobs import find_report
+from millrace_operator.model.job_plan import find_report
 from millrace_operator.model.pending_revision import is_begun
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.render.child import fill_name, revision_name

@@ -3,7 +3,7 @@
 from typing import Any
 
 from millrace_operator.kube.kinds import JOB, POD, ObjectKey
-from millrace_operator.observed.jobs import LOST_SECONDS
+from millrace_operator.observed.job_reports import LOST_SECONDS
 from millrace_runtime import contract
 from testing.world import KEY, World, make_pod, resolver_status
 from tests.operator.test_argocd_health import judge

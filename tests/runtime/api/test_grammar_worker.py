@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from millrace_runtime.api.errors import UnavailableError
-from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.settings import GRAMMAR_MODULE
+from millrace_runtime.api.workers.grammar_worker import GrammarWorker
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import GrammarKind, GrammarSource
 from millrace_runtime.protocol.messages import Grammar

@@ -12,7 +12,7 @@ BUCKETS_OF_TWO: tl.constexpr = tl.constexpr(8)
 DIGIT_BITS: tl.constexpr = tl.constexpr(6)
 RADIX: tl.constexpr = tl.constexpr(1 << DIGIT_BITS.value)
 NUM_DIGITS: tl.constexpr = tl.constexpr(-(-32 // DIGIT_BITS.value))
-"""Digits of a key, as unsigned: together they are all 32 bits, so they tell each float from all others."""
+"""Digits of a key, as unsigned: together they are all 32 bits, so no two floats have the same digits."""
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 · 2^23
 UNITS: tl.constexpr = tl.constexpr(8388608.0)  # 2^23: larger float32 numbers are integers
 LAST_ID: tl.constexpr = tl.constexpr((1 << 31) - 1)

@@ -76,7 +76,7 @@ class Replica:
     def longest_prefill_seconds(self, share: float) -> float:
         """Return the largest work among this part of the prompts.
 
-        A cache may have some prompts whole, or a part of each. The worse of both counts.
+        A cache may have some prompts whole, or a part of each. The worse case counts.
         """
         of_each = self.computed_share * self._find_longest(share)
         if share <= self.cached_share:

@@ -42,7 +42,10 @@ MOST_AT_ONCE = 8
 """Reads at once, so that the Lease can be renewed beside them."""
 READ_SECONDS = 1.0
 """For one read."""
-UNREADABLE = "%s: the leader cannot read the prior of earlier leaders, and starts without it: %s"
+UNREADABLE = "%s: the leader cannot read what earlier leaders learned, and starts without it: %s"
+UNUSABLE = "%s: the leader cannot use what earlier leaders learned: %s"
+OTHER_ACCELERATOR = "%s: earlier leaders learned on another accelerator than %s"
+UNWRITTEN = "%s: what the leader has learned is not written: %s"
 NOTHING = Record()
 """The record of a service before it was read."""
 TRIES = 3
@@ -106,7 +109,7 @@ class Priors:
         found = [await self._cluster.fetch(CONTROLLER_REVISION, key.namespace, name) for name in names]
         record = read_record([one for one in found if one is not None])
         if record.trouble:
-            LOG.warning("%s: the leader cannot use the prior of earlier leaders: %s", key, record.trouble)
+            LOG.warning(UNUSABLE, key, record.trouble)
         if record.name is not None:
             self._tried_at[uid] = self._clock()
         self._records[uid] = record
@@ -119,7 +122,7 @@ class Priors:
             try:
                 await self.write_due()
             except Exception:  # the next pass may succeed
-                LOG.exception("this pass writes no priors")
+                LOG.exception("this pass writes nothing of what the leader has learned")
 
     async def write_due(self) -> None:
         """Write the due records that have news, the longest waiting first."""
@@ -198,11 +201,11 @@ class Priors:
             return
         except ConflictError as error:
             self._records.pop(uid, None)  # the next write reads it first
-            LOG.info("%s: the prior is not written: %s", key, error)
+            LOG.info(UNWRITTEN, key, error)
         except ClusterError as error:
-            LOG.warning("%s: the prior is not written: %s", key, error)
+            LOG.warning(UNWRITTEN, key, error)
         except Exception:  # a failure of one record must not stop the others
-            LOG.exception("%s: the prior is not written", key)
+            LOG.exception("%s: what the leader has learned is not written", key)
         self._tried_at[uid] = self._clock()
 
     async def _write_news(self, key: ServiceKey, service: Obj, uid: str) -> None:
@@ -256,10 +259,10 @@ def _recall(key: ServiceKey, record: Record, serving: Serving) -> Memory:
     memory = record.recall(serving.revision, serving.accelerator)
     if memory is None:
         if record.memory is not None:
-            LOG.info("%s: the prior is of another accelerator than %s", key, serving.accelerator)
+            LOG.info(OTHER_ACCELERATOR, key, serving.accelerator)
         return Memory()
     LOG.info(
-        "%s: the leader goes on with a prior: %.0f samples of revision %s",
+        "%s: the leader goes on with what earlier leaders learned: %.0f samples of revision %s",
         key,
         memory.model.num_samples,
         record.memory.revision if record.memory else None,

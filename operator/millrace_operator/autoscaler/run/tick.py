@@ -161,7 +161,7 @@ class ScalingLoop:
         try:
             memory = await self._recall(key)
         except Exception:  # the service starts without a prior
-            LOG.exception("%s: the leader cannot recall a prior", key)
+            LOG.exception("%s: the leader cannot recall what earlier leaders learned", key)
             memory = Memory()
         if memory is not None:
             started = list_started(self._cache.pods(key))

@@ -137,7 +137,7 @@ def choose_grammar(
         is_open = form.reasoning is Reasoning.OPEN
         opening, closing = REASONING_MARKERS[name]
         if source.is_ours and not lark.knows(closing):
-            return None  # nothing would tell a text that ends in its reasoning from another one
+            return None  # a text that ends in its reasoning would look like another one
         before = write_thought(lark, opening, closing, answer, is_open=is_open, may_end=source.is_ours)
     else:
         before = "" if answer == BOUND else lark.write(answer)

@@ -248,18 +248,18 @@ def _read_best_of(body: GenerationBody, *, is_chat: bool) -> BestOf | None:
     num_kept = body.n or 1
     if body.best_of in (None, num_kept):
         return None
-    told = f"`best_of` is {body.best_of} and `n` is {num_kept}: "
+    asked = f"`best_of` is {body.best_of} and `n` is {num_kept}: "
     if is_chat:
         raise BadRequestError(
-            f"{told}it is a field of /v1/completions: make `n` as large and choose among the answers",
+            f"{asked}it is a field of /v1/completions: make `n` as large and choose among the answers",
             param="best_of",
             code="unsupported_parameter",
         )
     if body.best_of < num_kept:
-        raise BadRequestError(f"{told}of so few answers no more can be returned", param="best_of")
+        raise BadRequestError(f"{asked}of so few answers no more can be returned", param="best_of")
     if body.stream:
         raise BadRequestError(
-            f"{told}which answer is best shows at the end: leave out `stream`", param="best_of"
+            f"{asked}which answer is best shows at the end: leave out `stream`", param="best_of"
         )
     return BestOf(body.best_of, num_kept)
 

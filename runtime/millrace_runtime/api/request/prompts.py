@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
-from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.request.bad_words import ban, spell_words
 from millrace_runtime.api.request.intent import GenerationRequest, decode_request
 from millrace_runtime.api.request.readers import READERS
+from millrace_runtime.api.workers.grammar_worker import GrammarWorker
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
     NoTextWorkerError,

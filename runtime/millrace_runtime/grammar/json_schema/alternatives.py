@@ -135,7 +135,7 @@ class Alternatives:
         return frozenset()
 
     def _are_disjoint(self, one: Conjuncts, other: Conjuncts, depth: int) -> bool:
-        """Whether it is proved that no value fits the schemas of both."""
+        """Whether it is proved that no value fits the schemas on either side at once."""
         self._num_steps += 1
         if not depth or self._num_steps > _MAX_STEPS:
             return False

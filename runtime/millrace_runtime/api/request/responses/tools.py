@@ -216,7 +216,7 @@ def _write_function(
 
 
 def _describe(tool: CustomTool) -> str:
-    """Return what the model is told of a tool that takes a text."""
+    """Return the description for the model of a tool that takes a text."""
     texts = [tool.description or ""]
     if tool.format is not None and tool.format.definition:
         texts.append(f"`{TEXT}` fits this {tool.format.syntax or 'lark'} grammar:\n{tool.format.definition}")

@@ -1,6 +1,6 @@
 """The grammar worker's process: it loads the model's vocabulary, and proves grammars in forks of itself.
 
-python -m millrace_runtime.api.request.grammar_process MODEL_PATH PARENT_PID SOCKET_FD SECONDS…
+python -m millrace_runtime.api.workers.grammar_process MODEL_PATH PARENT_PID SOCKET_FD SECONDS…
 """
 
 import gc

@@ -20,7 +20,7 @@ from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj
 from millrace_operator.model.claims import find_look
 from millrace_operator.model.found_model import FoundModel
 from millrace_operator.model.pending_revision import Pending, Stage, seconds_to_lateness
-from millrace_operator.observed.jobs import Jobs
+from millrace_operator.observed.job_reports import Jobs
 from millrace_operator.observed.pod_status import find_fetcher, find_state
 from millrace_operator.observed.snapshot import ObjectId, Snapshot
 from millrace_operator.render.child import APPLIED, Child, Need, fill_name, need, revision_name, seal

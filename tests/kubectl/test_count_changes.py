@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace_kubectl.causes import describe_causes
+from millrace_kubectl.count_changes import describe_causes
 
 USUAL = {
     "arrivalsPerSecond": "10",
