@@ -74,6 +74,27 @@ def test_a_products_norm_is_added(
     assert ((found - expected).abs().max() / expected.std()).item() < bound
 
 
+@pytest.mark.parametrize("width", [32, 70, 2048 + 96])
+def test_one_row_has_the_bits_that_it_has_among_others(
+    library: Library, native_rows: Rows, width: int
+) -> None:
+    """Numbers of all sizes, also subnormal ones. AMX and the vectors of a single row agree on each."""
+    sizes = 10.0 ** torch.randint(-39, 2, (2, 50, width)).float()
+    x, weight = torch.randn(50, width) * sizes[0], (torch.randn(50, width) * sizes[1]).to(torch.bfloat16)
+    matrix = NativePacker(torch.bfloat16).pack([weight], 50, width, None)
+    ones = torch.ones(width, dtype=torch.bfloat16)
+
+    def forward(step: Step, x: torch.Tensor) -> torch.Tensor:
+        return step.linear_sum(step.rms_norm(x, ones, 1e-5), matrix)
+
+    def run(first: int, end: int) -> torch.Tensor:
+        return native_rows(library, torch.bfloat16).run(forward, x[first:end])
+
+    whole = run(0, 50)
+    for first, end in ((0, 1), (49, 50), (0, 2), (7, 23), (3, 20), (0, 32), (10, 49)):
+        assert torch.equal(run(first, end), whole[first:end]), (first, end)
+
+
 def test_matrices_of_odd_inputs_are_for_all_but_bfloat16(library: Library) -> None:
     case = Case(width=37, mlp_width=21, vocabulary=33)
     for form in Format.OF_PACKERS:

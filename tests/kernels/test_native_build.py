@@ -97,10 +97,15 @@ def test_instructions_that_the_cpu_lacks_are_named(monkeypatch: pytest.MonkeyPat
     assert selection.select_cpu_path("torch").library is None
 
 
-def test_a_machine_with_amx_says_that_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = read_cpu_flags() | {"amx_tile"}
-    monkeypatch.setattr(selection, "read_cpu_flags", lambda: flags)
-    assert "its AMX is not used yet" in selection.select_cpu_path().reason
+def test_amx_is_left_out_where_the_kernel_does_not_allow_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instruction_sets.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(instruction_sets, "_may_use_tiles", lambda: False)
+    (tmp_path / "cpuinfo").write_text("flags : fma amx_tile amx_bf16 avx2\n")
+    assert usable_sets(read_cpu_flags(tmp_path / "cpuinfo"))[0] is InstructionSet.AVX2
+    monkeypatch.setattr(instruction_sets, "_may_use_tiles", lambda: True)
+    assert "amx_tile" in read_cpu_flags(tmp_path / "cpuinfo")
 
 
 def test_building_ahead_makes_what_lacks_and_removes_what_is_stale(
@@ -143,7 +148,7 @@ def test_a_compiler_that_lacks_one_instruction_set_builds_the_others(
     folder = tmp_path / "lib"
     assert build.main(["--to", str(folder)]) == 1
     assert "avx512_bf16: the C++ compiler failed: unrecognized option" in capsys.readouterr().err
-    others = set(InstructionSet) - {InstructionSet.AVX512_BF16}
+    others = set(InstructionSet) - {InstructionSet.AVX512_BF16, InstructionSet.AMX}
     assert sets_in(folder) == {build.library_stem(one) for one in others}
 
 
@@ -166,4 +171,6 @@ def test_the_fastest_comes_first() -> None:
     assert usable_sets(avx512 | {"avx512_vnni"})[0] is InstructionSet.AVX512_VNNI
     assert usable_sets({"avx2", "fma"})[0] is InstructionSet.AVX2
     assert usable_sets([]) == [PORTABLE]
-    assert usable_sets(avx512 | {"avx512_bf16", "avx512_vnni"}) == list(InstructionSet)
+    bfloat16 = avx512 | {"avx512_bf16", "avx512_vnni"}
+    assert usable_sets(bfloat16)[0] is InstructionSet.AVX512_BF16
+    assert usable_sets(bfloat16 | {"amx_tile", "amx_bf16"}) == list(InstructionSet)

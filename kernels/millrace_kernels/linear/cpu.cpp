@@ -6,6 +6,7 @@
 #include "fp8.h"
 #include "int4_groups.h"
 #include "quantized.h"
+#include "tiles.h"
 
 namespace MILLRACE_ISA {
 
@@ -177,6 +178,56 @@ static void compute_block(const Product& p, int strip, int num_strips, int k, in
   }
 }
 
+#if defined(__AMX_BF16__)
+constexpr int MOST_TILED_ROWS = 32;
+
+// The sums of a block in tiles, with the inputs behind the last whole tile added by pairs.
+template <int STRIPS>
+static void finish_tiled(const Tile& t, int num_rows) {
+  int rest = t.num_inputs % TILE_INPUTS, done = t.num_inputs - rest;
+  for (int r = 0; r < num_rows; r++) {
+    Floats value[1][STRIPS];
+    const float* sums = t.product.sums + (int64_t)(t.row + r) * SUMS;
+    UNROLL for (int s = 0; s < STRIPS; s++) value[0][s] = load(sums + s * LANES);
+    if (rest) {
+      const char* x = t.product.x + (t.row + r) * t.product.x_stride + (int64_t)(t.first_input + done) * 2;
+      const char* w = t.w + done * Bfloat16::BYTES_PER_INPUT;
+      multiply<1, STRIPS>(Bfloat16(t.product.matrix), x, t.product.x_stride, w, t.strip_bytes, rest, value);
+    }
+    finish_row<STRIPS>(t, r, value[0]);
+  }
+}
+
+static void compute_tiled(Tiles& tiles, const Product& p, int strip, int num_strips, int k, int inputs, const char* w,
+                          int64_t bytes) {
+  int whole = inputs / TILE_INPUTS * TILE_INPUTS;
+  for (int r = 0; r < p.num_rows; r += MOST_TILED_ROWS) {
+    Tile t = {p, r, strip, k, inputs, k == 0, k + inputs == p.matrix.inputs, w, bytes};
+    int num_rows = smaller(MOST_TILED_ROWS, p.num_rows - r);
+    const char* x = p.x + r * p.x_stride + (int64_t)k * 2;
+    multiply_tiles(tiles, num_rows, num_strips, x, p.x_stride, w, bytes, whole, p.sums + (int64_t)r * SUMS, t.is_first);
+    if (!t.is_last) continue;
+    switch (num_strips) {
+      case 1: finish_tiled<1>(t, num_rows); break;
+      case 2: finish_tiled<2>(t, num_rows); break;
+      case 3: finish_tiled<3>(t, num_rows); break;
+      case 4: finish_tiled<4>(t, num_rows); break;
+    }
+  }
+}
+
+static void multiply_tiled(const Product& p, Share columns) {
+  const int64_t bytes = Bfloat16(p.matrix).bytes(p.matrix.inputs);
+  Tiles tiles;
+  for_tiles(p.matrix, columns, [&](int strip, int num_strips) {
+    for (int k = 0; k < p.matrix.inputs; k += BLOCK_INPUTS) {
+      const char* w = (const char*)p.matrix.data + strip * bytes + k * Bfloat16::BYTES_PER_INPUT;
+      compute_tiled(tiles, p, strip, num_strips, k, smaller(BLOCK_INPUTS, p.matrix.inputs - k), w, bytes);
+    }
+  });
+}
+#endif
+
 template <typename F>
 static void multiply_of(const Product& p, Share columns) {
   F f(p.matrix);
@@ -213,7 +264,11 @@ static void multiply_fp8(const Product& p, Share columns) {
 
 void multiply(const Product& p, Share columns) {
   switch (p.matrix.format) {
+#if defined(__AMX_BF16__)
+    case DENSE_BFLOAT16: return multiply_tiled(p, columns);
+#else
     case DENSE_BFLOAT16: return multiply_of<Bfloat16>(p, columns);
+#endif
     case DENSE_FLOAT32: return multiply_of<Float32>(p, columns);
     case INT8: return multiply_of<Int8>(p, columns);
     case INT4: return multiply_of<Int4>(p, columns);

@@ -1,17 +1,21 @@
 """The instruction sets for which the native library is built, and those of this CPU."""
 
+import ctypes
 import enum
 import platform
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 X86 = frozenset({"x86_64", "AMD64"})
+_TILES = frozenset({"amx_tile", "amx_bf16"})
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 
 
 class InstructionSet(enum.Enum):
     """One build of the library; the value is its name in flags, files and logs."""
 
+    AMX = "amx"
     AVX512_BF16 = "avx512_bf16"
     AVX512_VNNI = "avx512_vnni"
     AVX512 = "avx512"
@@ -21,8 +25,10 @@ class InstructionSet(enum.Enum):
     @property
     def compiler_flags(self) -> tuple[str, ...]:
         """The compiler's flags; none for the portable build."""
+        bfloat16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
         return {
-            InstructionSet.AVX512_BF16: (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+            InstructionSet.AMX: (*bfloat16, "-mamx-tile", "-mamx-bf16"),
+            InstructionSet.AVX512_BF16: bfloat16,
             InstructionSet.AVX512_VNNI: (*_AVX512, "-mavx512vnni"),
             InstructionSet.AVX512: _AVX512,
             InstructionSet.AVX2: ("-mavx2", "-mfma"),
@@ -33,8 +39,10 @@ class InstructionSet(enum.Enum):
     def cpu_flags(self) -> frozenset[str]:
         """The features that /proc/cpuinfo must list."""
         avx512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"})
+        bfloat16 = avx512 | {"avx512_bf16", "avx512_vnni"}
         return {
-            InstructionSet.AVX512_BF16: avx512 | {"avx512_bf16", "avx512_vnni"},
+            InstructionSet.AMX: bfloat16 | _TILES,
+            InstructionSet.AVX512_BF16: bfloat16,
             InstructionSet.AVX512_VNNI: avx512 | {"avx512_vnni"},
             InstructionSet.AVX512: avx512,
             InstructionSet.AVX2: frozenset({"avx2", "fma"}),
@@ -43,14 +51,25 @@ class InstructionSet(enum.Enum):
 
 
 def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Return this CPU's features; none if they can't be read, or if it is no x86."""
+    """Return this CPU's features; none if they can't be read, or if it is no x86.
+
+    AMX is left out where the kernel does not let processes use it.
+    """
     if platform.machine() not in X86:
         return frozenset()
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    return next((frozenset(line.split()) for line in lines if line.startswith("flags")), frozenset())
+    flags = next((frozenset(line.split()) for line in lines if line.startswith("flags")), frozenset())
+    return flags if not flags & _TILES or _may_use_tiles() else flags - _TILES
+
+
+@cache
+def _may_use_tiles() -> bool:
+    """Ask Linux for AMX's tiles, in this process. Kernels before 5.16 and some sandboxes say no."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def buildable_sets() -> list[InstructionSet]:

@@ -41,10 +41,10 @@ def select_cpu_path(choice: str = AUTO) -> CpuPath:
             missing = ", ".join(sorted(asked.cpu_flags - flags))
             raise NativeError(f"this CPU lacks {missing}, which the {choice} kernels need")
         return CpuPath(load_library(asked), f"{choice} kernels, as requested", choice)
-    return _fastest(usable, flags)
+    return _fastest(usable)
 
 
-def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
+def _fastest(usable: list[InstructionSet]) -> CpuPath:
     troubles = []
     for instruction_set in usable:
         try:
@@ -55,7 +55,6 @@ def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
             troubles.append(f"{instruction_set.value}: {error}")
             continue
         notes = [f"{instruction_set.value} kernels, the fastest that this CPU can run"]
-        notes += ["its AMX is not used yet"] if "amx_tile" in flags else []
         return CpuPath(library, "; ".join([*notes, *troubles]), instruction_set.value)
     return CpuPath(None, f"torch computes, slowly, because no native kernels work: {'; '.join(troubles)}")
 

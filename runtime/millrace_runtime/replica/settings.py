@@ -46,7 +46,7 @@ REASONING_PARSERS = (
     "think_response",
 )
 MOST_SPECULATIVE_TOKENS = 16
-KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
+KERNELS = ("auto", "torch", "amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 
 
 @dataclass(frozen=True)
