@@ -17,6 +17,7 @@ from millrace_gateway.access.errors import PolicyError
 from millrace_gateway.access.policy import OPEN, AccessPolicy, read_default
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.headers import may_be_sent
+from millrace_gateway.http.sockets import raise_descriptors
 from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
@@ -52,6 +53,7 @@ def main(argv: list[str]) -> int:
     except AccessError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     settings = dataclasses.replace(settings, own_namespace=access.namespace)
+    raise_descriptors()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run_gateway(settings, access))

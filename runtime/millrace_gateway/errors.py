@@ -3,15 +3,16 @@
 GatewayError
 ├── ReplicaRefusedError    a replica has not begun the request: another one may take it
 │   ├── ReplicaDrainingError    it is about to end
+│   ├── ReplicaFullError        it computes as much as it can
 │   └── TokenRefusedError       it did not accept the gateway's token
 ├── CannotListenError      an address can't be bound
 ├── BrokenAnswerError      a replica's answer is no HTTP
 └── RequestRefusedError    this request can't be served; carries status, body and headers
-    ├── BadHttpError, HeadTooLargeError, SlowHeadError: the connection's own
+    ├── BadHttpError, TargetTooLongError, HeadTooLargeError, SlowHeadError: the connection's own
     ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError, SlowBodyError
     ├── NoPathError, BadMethodError, ForbiddenOriginError
     ├── GatewayKeyMissingError, LimitedWebSocketError
-    └── BusyError, NoReplicaError, NotSyncedError, UpstreamFailedError
+    └── BusyError, ExhaustedError, NoReplicaError, NotSyncedError, DrainingError, UpstreamFailedError
 """
 
 import json
@@ -29,6 +30,10 @@ class ReplicaRefusedError(GatewayError):
 
 class ReplicaDrainingError(ReplicaRefusedError):
     """A replica is about to end."""
+
+
+class ReplicaFullError(ReplicaRefusedError):
+    """A replica computes as much as it can, and another one may have room."""
 
 
 class TokenRefusedError(ReplicaRefusedError):
@@ -87,6 +92,13 @@ class HeadTooLargeError(RequestRefusedError):
     code = "head_too_large"
 
 
+class TargetTooLongError(RequestRefusedError):
+    """A request's path with its query is longer than the gateway's limit."""
+
+    status = 414
+    code = "target_too_long"
+
+
 class SlowHeadError(RequestRefusedError):
     """A head did not arrive in time."""
 
@@ -139,7 +151,7 @@ class SlowBodyError(RequestRefusedError):
 
 
 class BusyError(RequestRefusedError):
-    """The gateway holds as many bodies as it may."""
+    """The gateway holds as many bodies and heads as it may."""
 
     status = 429
     type = "overloaded_error"
@@ -160,6 +172,14 @@ class UnsupportedEncodingError(RequestRefusedError):
     code = "unsupported_encoding"
 
 
+class ExhaustedError(RequestRefusedError):
+    """The gateway's own process or node has no descriptor, memory or port left for a connection."""
+
+    status = 503
+    type = "server_error"
+    code = "gateway_exhausted"
+
+
 class NoReplicaError(RequestRefusedError):
     """The service exists, but has no replica that can answer now."""
 
@@ -174,6 +194,14 @@ class NotSyncedError(RequestRefusedError):
     status = 503
     type = "server_error"
     code = "gateway_starting"
+
+
+class DrainingError(RequestRefusedError):
+    """The gateway ends, and the request would still wait."""
+
+    status = 503
+    type = "server_error"
+    code = "gateway_draining"
 
 
 class UpstreamFailedError(RequestRefusedError):

@@ -172,6 +172,7 @@ class Gateway:
         await asyncio.sleep(self.settings.drain_notice_seconds)
         sites.clients.stop_accepting()
         self.holder.close()
+        self.tenancy.drain()
         await self.lifecycle.wait_idle(self.settings.drain_idle_seconds)
         await sites.clients.stop()
 

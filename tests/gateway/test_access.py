@@ -15,6 +15,7 @@ from millrace_gateway.access.access_log import LoggedRequest, format_line
 from millrace_gateway.access.fairness import window
 from millrace_gateway.access.fairness.window import FIRST_REQUESTS
 from millrace_gateway.access.policy import read_default
+from millrace_gateway.front import early_stream
 from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime import contract
 from millrace_runtime.gateway_token import TokenVerifier, find_public_key, generate_key
@@ -441,6 +442,31 @@ async def test_a_moment_without_a_ready_replica_refuses_none_that_waits(bench: B
         await asyncio.sleep(0)
     replica.release.set()
     assert {(await task)[0] for task in flood} == {200}
+
+
+async def test_a_gateway_that_ends_refuses_those_who_wait_for_their_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait until the grace period cuts it; another gateway has a place for it."""
+    monkeypatch.setattr(early_stream, "BEGIN_SECONDS", 0.02)
+    replica = await start(bench)
+    await ask(bench)  # tells the load: one at once
+    replica.release.clear()
+    flood = [asyncio.create_task(ask(bench)) for _ in range(12)]
+    turnstiles = bench.gateway.tenancy.turnstiles
+    count_waiting = turnstiles.count_waiting
+    await bench.until(lambda: bool(count_waiting()))
+    sent, body = {"Authorization": "Bearer mr-bob"}, BODY | {"stream": True, "max_tokens": 32_768}
+    async with bench.client.post(bench.url + PATH, json=body, headers=sent) as stream:
+        assert await stream.content.readline() == b": waiting\n"
+        assert max(ticket.tokens for ticket in turnstiles._arrivals) < 300  # its bound counts as no more
+        draining = asyncio.create_task(bench.gateway.drain(bench.sites))
+        await bench.until(lambda: not count_waiting())
+        assert b"gateway_draining" in await stream.content.read()
+    replica.release.set()
+    answers = {(status, headers.get("Retry-After")) for status, _, headers in [await one for one in flood]}
+    assert answers == {(200, None), (503, "1")}
+    await draining
 
 
 async def test_who_only_counts_tokens_waits_for_no_turn(bench: Bench) -> None:

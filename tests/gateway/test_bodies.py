@@ -142,3 +142,13 @@ async def test_a_body_that_does_not_come_is_refused_and_takes_no_room(bench: Any
     assert body["error"]["code"] == "request_timeout"
     assert bench.value("millrace_gateway_body_bytes") == 0
     writer.close()
+
+
+async def test_a_request_whose_body_is_under_way_counts_its_head(bench: Any) -> None:
+    bench.add_service("team", "chat")
+    _, writer = await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]))
+    head = f"POST {PATH} HTTP/1.1\r\nHost: chat.team.svc\r\nX-A: {'x' * 9_000}\r\nContent-Length: 8\r\n\r\n"
+    writer.write(head.encode())
+    await bench.until(lambda: bench.value("millrace_gateway_body_bytes") > 18_000)
+    writer.close()
+    await bench.until(lambda: bench.value("millrace_gateway_body_bytes") == 0)

@@ -2,7 +2,13 @@
 
 import pytest
 
-from millrace_gateway.front.headers import RequestHeaders, drop_credentials, may_be_sent, response_headers
+from millrace_gateway.front.headers import (
+    RequestHeaders,
+    drop_credentials,
+    find_query,
+    may_be_sent,
+    response_headers,
+)
 from millrace_gateway.http.head import Headers
 from millrace_runtime.contract import HEADER_CACHE_SALT
 
@@ -101,8 +107,23 @@ def test_a_replica_does_not_speak_for_the_gateways_host(name: str) -> None:
         ("/v1/x?a=%2F&api-key=s&b", "/v1/x?a=%2F&b"),
         ("/v1/x?%6bey=s&a=key", "/v1/x?a=key"),
         ("/v1/x?monkey=1&&a=1", "/v1/x?monkey=1&&a=1"),
+        ("/v1/x?key=s&API-key=t&%61pi-%6B%65y=u&key&a=1&key=v", "/v1/x?API-key=t&a=1"),
+        ("/v1/x?a&keys=1&key-=2&%256bey=3&", "/v1/x?a&keys=1&key-=2&%256bey=3&"),
         ("/v1/x", "/v1/x"),
     ],
 )
 def test_credentials_in_a_query_stay_here(path: str, sent: str) -> None:
     assert drop_credentials(path) == sent
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/v1/stream?a=1&mo%64el=a%2Fb+c&model=d", "a/b c"),
+        ("/v1/stream?model=&model=b", "b"),
+        ("/v1/stream?amodel=1&models=2&b=model=3", ""),
+        ("/v1/stream/model=1", ""),
+    ],
+)
+def test_a_query_names_a_model(path: str, model: str) -> None:
+    assert find_query(path, "model") == model

@@ -1,14 +1,22 @@
 """A service that may have no replica: its requests wait for one, within bounds."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Collection
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
-from millrace_gateway.front import attempts
-from millrace_gateway.front.holding import HELD_BYTES, Awaited, Holder
+from millrace_gateway.front import attempts, early_stream
+from millrace_gateway.front.body_budget import HELD_BYTES, BodyBudget
+from millrace_gateway.front.headers import RequestHeaders, drop_credentials
+from millrace_gateway.front.holding import WOKEN_AT_ONCE, Awaited, Holder
+from millrace_gateway.http.head import write_headers
+from millrace_gateway.http.limits import ConnectionLimits
+from millrace_gateway.http.request import Request
+from millrace_gateway.http.request_parser import RequestHead, RequestParser
 from millrace_gateway.route.objects import ServiceKey, read_service
 from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
 from testing.gateway_bench import shared
@@ -28,9 +36,8 @@ async def answer(_request: web.Request) -> web.Response:
     return web.json_response({"text": "hello"})
 
 
-async def ask(bench: Bench, model: str = "chat") -> int:
-    body = BODY.replace(b"chat", model.encode())
-    async with bench.client.post(f"{bench.url}/v1/completions", data=body) as found:
+async def ask(bench: Bench, headers: dict[str, str] | None = None) -> int:
+    async with bench.client.post(f"{bench.url}/v1/completions", data=BODY, headers=headers) as found:
         await found.read()
         return found.status
 
@@ -106,10 +113,65 @@ async def test_ten_thousand_requests_are_woken_once_each_and_those_that_were_ref
     is_there, num_asked = True, 0
     for _ in range(3):
         holder.release([key])
-    assert num_asked <= 3 * (1 + 100)
+    assert num_asked <= 3 * (1 + 100) + WOKEN_AT_ONCE
     await asyncio.wait(waits[100:])
     assert (woken, holder.num_held) == ([True] * 9_900, 100)
     await end(*waits)
+
+
+async def test_a_wake_lets_some_tens_go_in_each_turn_of_the_loop() -> None:
+    there, woken = [False], 0
+
+    async def wait() -> None:
+        nonlocal woken
+        may_go = await holder.wait(60.0, Awaited((key,), lambda _: there[0]))
+        woken += may_go
+
+    holder, key = Holder(lambda: None), ServiceKey("shop", "chat")
+    waits = [asyncio.create_task(wait()) for _ in range(500)]
+    await asyncio.sleep(0)
+    there[0] = True
+    for turn in range(1, 200):
+        holder.release([key])  # other news of the service change nothing
+        before = woken
+        await asyncio.sleep(0)
+        assert woken - before <= WOKEN_AT_ONCE
+        if turn == 5:  # the replica goes, and comes again
+            there[0] = False
+        if turn == 15:
+            assert holder.num_held >= 500 - 6 * WOKEN_AT_ONCE
+            there[0] = True
+    await asyncio.gather(*waits)
+    assert (woken >= 500 - WOKEN_AT_ONCE, holder.num_held) == (True, 0)
+
+
+HEADS = {
+    "tiny headers": (b"/", [b"a:"] * 120),
+    "headers for the replica": (b"/", [b"accept-%d: %b" % (number, b"x" * 480) for number in range(120)]),
+    "a long path": (b"/" + b"a" * 8_000 + b"%F0%9F%98%80", []),
+    "a usual head": (b"/v1/completions", [b"accept: */*", b"user-agent: curl"]),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_held_head_counts_what_it_takes(name: str) -> None:
+    target, lines = HEADS[name]
+    head = b"\r\n".join([b"POST %b HTTP/1.1" % target, b"host: a", *lines, b"\r\n"])
+    budget, heads, kept = BodyBudget(1 << 30), list[RequestHead](), list[Any]()
+    receiver: Any = SimpleNamespace(take_head=heads.append, take_body=None, take_end=lambda: None)
+    tracemalloc.start()
+    for _ in range(10):
+        parser = RequestParser(receiver, ConnectionLimits())
+        parser.feed(head)
+        request = Request(cast("Any", None), heads.pop())
+        share = budget.open_share("shop", head_bytes=request.num_head_bytes)
+        assert Holder(lambda: None).has_room(share)
+        sent = write_headers(RequestHeaders().choose(request.headers))
+        kept.append((parser, request, sent, drop_credentials(request.target)))
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used / 2 < budget.num_bytes < 3 * used + 10 * HELD_BYTES
+    assert used < budget.num_bytes + 10 * HELD_BYTES
 
 
 async def test_a_replica_of_another_service_with_the_same_name_releases_a_request(bench: Bench) -> None:
@@ -160,6 +222,14 @@ async def test_what_goes_beyond_the_memory_is_refused_and_leaves_room_for_others
     await wake(bench)
     assert await asyncio.gather(*asked) == [200] * 2
     await bench.until(lambda: not bench.value("millrace_gateway_body_bytes"))
+
+
+async def test_the_heads_of_held_requests_count(bench: Bench) -> None:
+    add_sleeper(bench)
+    asked = asyncio.create_task(ask(bench, headers={"Accept": "x" * 50_000}))
+    await bench.until(lambda: bench.gateway.holder.num_held == 1)
+    assert bench.value("millrace_gateway_body_bytes") > 100_000
+    await end(asked)
 
 
 async def test_a_gateway_that_ends_holds_nothing(bench: Bench) -> None:
@@ -225,6 +295,20 @@ async def test_a_request_that_the_last_replica_refuses_waits_for_the_next_one(
     async with asyncio.timeout(10):  # it waits for 30 s at most
         assert await ask(bench) == 200
     assert num_asked == 3
+
+
+async def test_a_stream_whose_only_replica_refuses_gets_comments(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new try began the ten seconds again."""
+    monkeypatch.setattr(attempts, "REFUSED_SECONDS", 0.02)
+    monkeypatch.setattr(early_stream, "BEGIN_SECONDS", 0.2)
+    add_sleeper(bench)
+    bench.add_pod("shop", "chat", "refuses", next_address())
+    url, body = f"{bench.url}/v1/completions", b'{"model": "chat", "stream": true}'
+    async with asyncio.timeout(5), bench.client.post(url, data=body) as found:
+        assert found.status == 200
+        assert await found.content.readline() == b": waiting\n"
 
 
 async def test_where_the_one_that_stays_refuses_the_one_that_leaves_is_asked(bench: Bench) -> None:

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from millrace_gateway.front.attempts import MOST_FULL
 from millrace_gateway.route.ejection import MOST_ERRORS
 from millrace_runtime.contract import HEADER_DRAINING
 from testing.addresses import needs_ipv6
@@ -283,6 +284,29 @@ async def test_a_full_replicas_429_is_its_answer_and_an_outcome_of_its_own(bench
     assert (status, seen, headers["Retry-After"]) == (429, {"error": "full"}, "7")
     assert (finished(bench, "refused"), finished(bench, "completed")) == (1, 0)
     assert bench.value(ARRIVED, **CHAT) == 1
+
+
+async def test_a_full_replica_is_stepped_over_for_an_idle_one_and_not_ejected(bench: Bench) -> None:
+    asked = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(await request.read())
+        return web.json_response({"error": "full"}, status=429, headers={"Retry-After": "7"})
+
+    bench.add_service("team", "chat")
+    full = await bench.add_upstream("team", "chat", refuse)
+    idle = await bench.add_upstream("team", "chat", echo)
+    bodies = [BODY | {"messages": [{"role": "user", "content": f"conversation {n}"}]} for n in range(12)]
+    answers = [await post(bench, body) for body in bodies]
+    assert [(status, json.loads(seen["body"])) for status, seen, _ in answers] == [(200, b) for b in bodies]
+    assert len(asked) > 1
+    assert bench.value("millrace_gateway_retries_total", cause="full") == len(asked)
+    assert not bench.gateway.balancer.is_ejected(full, 0.0)
+    bench.gateway.catalogue.delete_replica({"metadata": {"uid": idle}})
+    for _ in range(MOST_FULL + 2):
+        await bench.add_upstream("team", "chat", refuse)
+    asked.clear()
+    assert [(await post(bench))[0], len(asked)] == [429, MOST_FULL]
 
 
 async def test_a_429_that_breaks_off_is_a_broken_answer(bench: Bench) -> None:

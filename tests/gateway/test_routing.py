@@ -163,6 +163,30 @@ def test_at_a_services_address_any_other_body_goes_as_it_came(catalogue: Catalog
     assert address(catalogue, body, rule)[:2] == (rule.route, None)
 
 
+PAD = b'"%b"' % (b"." * 300_000)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_stream", "num_sequences"),
+    [
+        (b'{"n":128,"max_tokens":4000,"stream":true}', True, 128),
+        (b'{"model":null,"n":128,"max_tokens":4000,"stream":true}', True, 128),
+        (b'{"n":2,"max_tokens":4000,"pad":%b,"stream":true}' % PAD, True, 2),
+        (b'{"stream":true,"pad":%b,"n":2,"max_tokens":4000,"more":%b}' % (PAD, PAD), True, 2),
+        (b'{"stream":true,"n":2,"pad":%b,"cut":"\\ud800"}' % PAD, False, 128),  # the replica mends it
+        (b"compressed", False, 128),
+    ],
+    ids=range(6),
+)
+def test_at_a_services_address_no_body_hides_its_sequences(
+    catalogue: Catalogue, body: bytes, num_sequences: int, *, is_stream: bool
+) -> None:
+    """One turn bought 128 places at the replicas."""
+    fields = address(catalogue, body, route_host(catalogue, "chat.team.svc", POLICY)).fields
+    assert (fields.is_stream, fields.num_sequences) == (is_stream, num_sequences)
+    assert fields.most_tokens == (4000 if b"max_tokens" in body else None)
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b"null", b"{}", b'{"model": null}', b'{"model": 3}', b"\xff\xfe", b"[" * 100_000],

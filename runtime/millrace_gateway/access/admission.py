@@ -15,7 +15,7 @@ class Admission:
     client: Client | None
     reservation: Reservation
     estimate: int
-    """Its tokens, as far as the request tells."""
+    """Its tokens, as far as the request shows them."""
     usage: Usage | None = None
     """None until the replica has reported it."""
     may_be_more: bool = False

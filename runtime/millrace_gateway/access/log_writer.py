@@ -29,7 +29,7 @@ class LogWriter:
         self._num_written = 0
         """Of them, what the thread has done with. Only the thread changes it."""
         self._num_untold = 0
-        """Dropped lines that no line tells of yet."""
+        """Dropped lines that no line reports yet."""
         self.num_dropped = 0
         """Lines that were never written, since the start."""
         self._batches: SimpleQueue[bytes | None] = SimpleQueue()
@@ -68,6 +68,6 @@ class LogWriter:
             try:
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
-            except OSError:  # whoever read it has gone: there is nobody to tell
+            except OSError:  # its reader has gone, and nobody would read a report
                 pass
             self._num_written += len(batch)

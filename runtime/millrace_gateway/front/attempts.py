@@ -1,8 +1,8 @@
 """Asks one replica after another until one answers, and passes its answer to the client.
 
 It tries a second replica only if the first has not begun: it refused the connection or the gateway's token,
-or answered 503 with the draining header. A request that was sent and failed is not sent again: it may be what
-killed the replica.
+answered 503 with the draining header, or 429 because it is full. A request that was sent and failed is not
+sent again: it may be what killed the replica.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from millrace_gateway.errors import (
     ModelNotFoundError,
     NoReplicaError,
     ReplicaDrainingError,
+    ReplicaFullError,
     ReplicaRefusedError,
     RequestRefusedError,
     TokenRefusedError,
@@ -39,7 +40,12 @@ from millrace_gateway.settings import Settings
 
 REFUSED_SECONDS = 1.0
 """Before a replica that refused is tried again, if the request may wait and there is no other."""
+MOST_FULL = 3
+"""So many replicas may answer a request that they are full; the last one's answer is the client's. If all are
+full, each try makes the request dearer for all.
+"""
 _CAUSES = {
+    ReplicaFullError: RetryCause.FULL,
     ReplicaRefusedError: RetryCause.REFUSED,
     ReplicaDrainingError: RetryCause.DRAINING,
     TokenRefusedError: RetryCause.TOKEN,
@@ -122,7 +128,11 @@ class Attempts:
             self._upstream.end(replica, answer)
 
     def _note_refusal(self, exchange: Exchange, replica: Replica, refusal: ReplicaRefusedError) -> None:
-        self._balancer.note_failure(replica, self._now(), is_refusal=True)
+        if isinstance(refusal, ReplicaFullError):
+            exchange.num_full += 1
+            exchange.preference = None  # the least loaded one is next
+        else:
+            self._balancer.note_failure(replica, self._now(), is_refusal=True)
         exchange.tried.add(replica.uid)
         self._metrics.count_retry(_CAUSES[type(refusal)])
 
@@ -156,7 +166,6 @@ class Attempts:
             if not await self._holder.wait(pause, awaited):
                 tried.clear()
         has_come = await self._holder.wait(deadline - self._now(), awaited)
-        exchange.note_wait_end()
         present = self._catalogue.renew(route)
         return has_come and present is not None and present.sleeper.hold_seconds > 0
 
@@ -167,9 +176,6 @@ class Attempts:
             answer = await self._ask(exchange, replica)
             try:
                 self._loads.note_answer(replica, answer.head.headers, self._now())
-                exchange.note_begun()
-                if answer.connection.has_sent:
-                    exchange.upstream.release()
                 self._balancer.note_answer(
                     replica,
                     answer.head.status,
@@ -178,11 +184,24 @@ class Attempts:
                     asked_at=asked_at,
                     tenant=exchange.tenant,
                 )
+                if answer.head.status == HTTPStatus.TOO_MANY_REQUESTS and self._has_other(exchange, replica):
+                    raise ReplicaFullError("it is full")
+                exchange.note_begun()
+                if answer.connection.has_sent:
+                    exchange.upstream.release()
                 return await self._answer(exchange, answer, replica)
             finally:
                 self._upstream.end(replica, answer)
         finally:
             self._balancer.end(replica, num_sequences)
+
+    def _has_other(self, exchange: Exchange, full: Replica) -> bool:
+        """Whether another replica may have room: one that stays, works, and has not refused the request."""
+        tried = {full.uid, *exchange.tried, *exchange.avoided}
+        return exchange.num_full + 1 < MOST_FULL and any(
+            not (one.is_leaving or one.uid in tried or self._balancer.is_ejected(one.uid, self._now()))
+            for one in self._catalogue.ready_replicas(exchange.route)
+        )
 
     async def _ask(self, exchange: Exchange, replica: Replica) -> UpstreamAnswer:
         """Return the replica's answer. Raises as `Upstream.ask` does, once it is noted what that says."""

@@ -25,6 +25,8 @@ async def read_body(request: Request, share: BodyShare, settings: Settings) -> b
 async def _await_body(request: Request, share: BodyShare, settings: Settings) -> None:
     try:
         async with asyncio.timeout(settings.body_seconds):
+            if not share.hold():
+                raise describe_fullness(settings)
             num_counted = _count(request, 0, share, settings)
             while not request.is_complete:
                 await request.wait_body()

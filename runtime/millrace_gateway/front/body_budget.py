@@ -10,6 +10,9 @@ grow in their namespace's part by the same rule: other clients of the service ke
 from collections import Counter
 from collections.abc import Hashable
 
+HELD_BYTES = 4096
+"""The least that a waiting request counts: about what its connection and a usual head take."""
+
 
 class BodyBudget:
     """Owner of the memory of request bodies."""
@@ -23,9 +26,9 @@ class BodyBudget:
         self.num_bytes = 0
         """The bytes of all bodies now."""
 
-    def open_share(self, namespace: str | None = None) -> "BodyShare":
+    def open_share(self, namespace: str | None = None, *, head_bytes: int = 0) -> "BodyShare":
         """Return a request's share, which starts empty. The caller releases it."""
-        return BodyShare(self, namespace)
+        return BodyShare(self, namespace, head_bytes)
 
     def take(self, namespace: str | None, client: Hashable, num_bytes: int, num_own: int) -> bool:
         """Add bytes to a part. Return whether there was room for them.
@@ -61,12 +64,14 @@ class BodyBudget:
 
 
 class BodyShare:
-    """The share of one request's body in the budget."""
+    """The share of one request in the budget: its body, and while it waits its head."""
 
-    __slots__ = ("_budget", "_client", "_namespace", "_num_bytes")
+    __slots__ = ("_budget", "_client", "_head_bytes", "_is_held", "_namespace", "_num_bytes")
 
-    def __init__(self, budget: BodyBudget, namespace: str | None) -> None:
+    def __init__(self, budget: BodyBudget, namespace: str | None, head_bytes: int) -> None:
         self._budget = budget
+        self._head_bytes = head_bytes
+        self._is_held = False
         self._namespace = namespace
         self._client: Hashable = None
         self._num_bytes = 0
@@ -77,9 +82,11 @@ class BodyShare:
         self._num_bytes += num_bytes if has_room else 0
         return has_room
 
-    def reserve(self, num_bytes: int) -> bool:
-        """Grow to at least so many bytes. Return whether there was room for them."""
-        return self._num_bytes >= num_bytes or self.grow(num_bytes - self._num_bytes)
+    def hold(self) -> bool:
+        """Count the head too, and HELD_BYTES at least: the request waits. Return whether there was room."""
+        if not self._is_held:
+            self._is_held = self.grow(max(self._head_bytes, HELD_BYTES - self._num_bytes))
+        return self._is_held
 
     def assign(self, namespace: str, client: Hashable = None) -> bool:
         """Move the share to the part of the service's namespace, and of its client if it is known now.

@@ -1,8 +1,9 @@
 """Begins the answer of a stream that waits long, so that load balancers do not take it for dead.
 
-Those of clouds cut a connection after 60 s without a byte, and a replica may take minutes to start. So after
-BEGIN_SECONDS the client gets the status 200 and a comment, and another comment every COMMENT_SECONDS. Before
-that it can still get a 503; afterwards a refusal is the stream's last event.
+Those of clouds cut a connection after 60 s without a byte, and a replica may take minutes to start. So
+BEGIN_SECONDS after its first wait began the client gets the status 200 and a comment, and another comment
+every COMMENT_SECONDS, until a replica's answer begins: also between waits, where one replica after another
+refuses. Before that it can still get a 503; afterwards a refusal is the stream's last event.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class EarlyStream:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def stop(self) -> None:
-        """Stop: the request goes on."""
+        """Stop: a replica answers, or the request ends."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

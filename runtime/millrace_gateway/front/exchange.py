@@ -9,7 +9,7 @@ from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.upstream import UpstreamRequest
 from millrace_gateway.http.request import Request
 from millrace_gateway.report.metrics import Outcome
-from millrace_gateway.route.body_fields import BodyFields
+from millrace_gateway.route.body_fields import UNREADABLE
 from millrace_gateway.route.catalogue import Route
 from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.route.preference import Preference
@@ -32,6 +32,7 @@ class Exchange:
         "is_generation",
         "is_work",
         "model",
+        "num_full",
         "on_begun",
         "outcome",
         "preference",
@@ -55,8 +56,8 @@ class Exchange:
         """By the loop's clock."""
         self.status = 0
         """Of the answer; 0 before it."""
-        self.fields: BodyFields | None = None
-        """What the body says, if it can be read."""
+        self.fields = UNREADABLE
+        """What the body says."""
         self.admission: Admission | None = None
         """Who asks, and what was reserved; None: nobody needs a key, and nothing is limited."""
         self.early: EarlyStream | None = None
@@ -74,6 +75,8 @@ class Exchange:
         """The uids of replicas that hang: it goes there only if there is no other."""
         self.tried: set[str] = set()
         """The uids of replicas that have refused it."""
+        self.num_full = 0
+        """How many of them were full."""
         self.on_begun: Callable[[], None] | None = None
         """To be called once a replica may have begun it."""
         self.outcome = Outcome.CLIENT_LEFT
@@ -84,21 +87,18 @@ class Exchange:
         self.route = route
         self.model = addressed.model
         self.fields = addressed.fields
-        if addressed.fields is not None and addressed.fields.is_stream:
+        if addressed.fields.is_stream:
             self.early = EarlyStream(self.request)
 
     def note_wait(self) -> None:
-        """Note that the request begins to wait: a stream's answer may have to begin before it ends."""
+        """Note that the request begins to wait: a stream's answer may have to begin before a replica's."""
         if self.early is not None:
             self.early.start()
 
-    def note_wait_end(self) -> None:
-        """Note that it goes on."""
-        if self.early is not None:
-            self.early.stop()
-
     def note_begun(self) -> None:
         """Note that a replica may have begun the request: what was reserved is not given back."""
+        if self.early is not None:
+            self.early.stop()
         if self.admission is not None:
             self.admission.has_begun = True
         if self.on_begun is not None:
@@ -111,8 +111,8 @@ class Exchange:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences a replica computes for it, as far as the body tells; 1 if it only counts."""
-        return self.fields.num_sequences if self.fields is not None and self.is_generation else 1
+        """How many sequences a replica computes for it, as far as the body shows it; 1 if it only counts."""
+        return self.fields.num_sequences if self.is_generation else 1
 
     @property
     def tenant(self) -> Tenant | None:

@@ -205,8 +205,6 @@ class Guard:
         fields = exchange.fields
         if not exchange.is_generation:
             return 0
-        if fields is None:
-            return estimate_tokens(num_body_bytes, None, 1)
         most = fields.most_tokens
         if most is None and exchange.request.path == PATH_COMPLETIONS:
             most = USUAL_COMPLETION

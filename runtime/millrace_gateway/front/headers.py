@@ -7,7 +7,7 @@ there. A replica's headers pass, except for those that would apply to the gatewa
 
 import re
 from collections.abc import Iterable
-from urllib.parse import parse_qsl, unquote_plus
+from urllib.parse import unquote_plus
 
 from millrace_gateway.http.head import Headers, find_named
 
@@ -47,9 +47,17 @@ _SENT_PREFIXES = (b"accept", b"content-", b"openai-", b"x-b3-")
 _WEBSOCKET = frozenset(
     {b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-accept"}
 )
-_CREDENTIALS = frozenset({"api-key", "key"})
-"""Query parameters in which some clients send theirs."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def _match_name(name: str) -> str:
+    """Return a pattern for a name in a query, whose characters may be percent-encoded."""
+    return "".join(f"(?:{re.escape(one)}|%(?i:{ord(one):02x}))" for one in name)
+
+
+_CREDENTIALS = re.compile(f"&(?:{_match_name('api-key')}|{_match_name('key')})(?:=[^&]*)?(?=&|$)")
+"""Query parameters in which some clients send theirs. One search of the whole query holds the loop for less
+time than a look at each parameter: there may be thousands."""
 
 
 class RequestHeaders:
@@ -97,13 +105,14 @@ def drop_credentials(path: str) -> str:
     path, mark, query = path.partition("?")
     if not mark:
         return path
-    kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in _CREDENTIALS]
-    return f"{path}?{'&'.join(kept)}" if kept else path
+    kept = _CREDENTIALS.sub("", f"&{query}")[1:]
+    return f"{path}?{kept}" if kept else path
 
 
 def find_query(path: str, name: str) -> str:
-    """Return the first parameter of this name in a path's query, decoded; empty without one."""
-    return next((value for key, value in parse_qsl(path.partition("?")[2]) if key == name), "")
+    """Return the first parameter of this name that has a value in a path's query, decoded; else nothing."""
+    found = re.search(f"&{_match_name(name)}=([^&]+)", f"&{path.partition('?')[2]}")
+    return unquote_plus(found[1]) if found else ""
 
 
 def may_be_sent(name: str) -> bool:

@@ -1,19 +1,20 @@
 """Holds requests for services without a replica until one is Ready, within limits of memory and time.
 
-Their memory alone limits how many are held: each counts its body in the budget of all bodies, and at least
-HELD_BYTES, so that a namespace leaves room for the others with empty bodies, too.
+Their memory alone limits how many are held: each counts its body and its head in the budget of all bodies,
+and at least HELD_BYTES, so that a namespace leaves room for the others with empty bodies, too.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import NamedTuple
 
 from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.route.objects import ServiceKey
 
-HELD_BYTES = 4096
-"""A held request's least share of the budget: about what its connection and its headers take."""
+WOKEN_AT_ONCE = 32
+"""In one turn of the event loop: each connects to a replica, and all of them would hold up the streams."""
 
 
 class Awaited(NamedTuple):
@@ -39,7 +40,7 @@ class Holder:
 
     Requests for the same services wait in one group. A release asks once for all of a group whether a request
     may go that has tried no replica: if not, none may. So news of a service without a replica cost the same
-    however many requests wait for one, and its first replica releases all of them in one pass.
+    however many requests wait for one. Its first replica releases all of them, WOKEN_AT_ONCE in a turn.
     """
 
     def __init__(self, on_hold: Callable[[], None]) -> None:
@@ -47,6 +48,8 @@ class Holder:
         self._groups: dict[tuple[ServiceKey, ...], dict[_Arrival, Awaited]] = {}
         """The waiting requests by their services, the oldest first."""
         self._groups_of: dict[ServiceKey, set[tuple[ServiceKey, ...]]] = {}
+        self._going: dict[_Arrival, Awaited] = {}
+        """Those that may continue, and whose turn of the loop comes."""
         self._is_closed = False
 
     @property
@@ -55,8 +58,8 @@ class Holder:
         return sum(map(len, self._groups.values()))
 
     def has_room(self, share: BodyShare) -> bool:
-        """Whether the request of this share can be held. If so, the share has HELD_BYTES at least."""
-        return not self._is_closed and share.reserve(HELD_BYTES)
+        """Whether the request of this share can be held. If so, its share counts all that it takes."""
+        return not self._is_closed and share.hold()
 
     async def wait(self, seconds: float, awaited: Awaited) -> bool:
         """Wait at most `seconds` until a request may continue. Return whether it may."""
@@ -76,8 +79,11 @@ class Holder:
             found = set(self._groups)
         else:
             found = {group for key in keys for group in self._groups_of.get(key, ())}
+        is_waking = bool(self._going)
         for services in found:
             self._release_group(self._groups[services])
+        if self._going and not is_waking:
+            self._wake_some()
 
     def close(self) -> None:
         """Hold no more requests: this gateway ends, and another one can hold them."""
@@ -90,7 +96,16 @@ class Holder:
             return
         for arrival, awaited in group.items():
             if not arrival.done() and (self._is_closed or not awaited.tried or awaited.is_met()):
+                self._going[arrival] = awaited
+
+    def _wake_some(self) -> None:
+        """Continue the next requests. Those that may no longer go wait on."""
+        for arrival in list(islice(self._going, WOKEN_AT_ONCE)):
+            awaited = self._going.pop(arrival)
+            if not arrival.done() and (self._is_closed or awaited.is_met()):
                 arrival.set_result(None)
+        if self._going:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     @contextmanager
     def _count(self, arrival: _Arrival, awaited: Awaited) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Asks busy replicas for their load, and tells what they report to those who choose by it."""
+"""Asks busy replicas for their load, and passes their reports to those who choose by it."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ _LOAD = HEADER_LOAD.lower().encode()
 
 
 class LoadPoll:
-    """Owner of the tasks that ask. A replica tells its load with each answer, too."""
+    """Owner of the tasks that ask. A replica reports its load with each answer, too."""
 
     def __init__(
         self,
@@ -53,15 +53,20 @@ class LoadPoll:
             self._note(replica, report)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
-        loop = asyncio.get_running_loop()
+        """Ask until cancelled. After a fault of our own it goes on: turns and loads depend on it."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            for replica in self._balancer.polls_due(loop.time()):
-                task = asyncio.create_task(self._ask(replica))
-                self._asking.add(task)
-                task.add_done_callback(self._asking.discard)
-            self._refresh()
+            try:
+                self._tick(asyncio.get_running_loop().time())
+            except Exception:
+                logger.exception("a look at the replicas' loads failed")
+
+    def _tick(self, now: float) -> None:
+        for replica in self._balancer.polls_due(now):
+            task = asyncio.create_task(self._ask(replica))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+        self._refresh()
 
     async def _ask(self, replica: Replica) -> None:
         try:
@@ -69,7 +74,7 @@ class LoadPoll:
                 headers = self._guard.choose_headers(None, replica)
                 body = await self._upstream.fetch(replica, PATH_LOAD, headers)
         except (GatewayError, OSError) as error:  # of which TimeoutError is one
-            logger.debug("pod %s/%s does not tell its load: %r", replica.key.namespace, replica.pod, error)
+            logger.debug("pod %s/%s does not report its load: %r", replica.key.namespace, replica.pod, error)
             return
         report = read_load_document(body, asyncio.get_running_loop().time())
         if report is not None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from millrace_gateway.access.admission import Admission
 from millrace_gateway.access.identity import Client
-from millrace_gateway.access.limits.estimate import estimate_tokens
+from millrace_gateway.access.limits.estimate import estimate_tokens, estimate_turn
 from millrace_gateway.errors import (
     BusyError,
     ModelNotFoundError,
@@ -32,7 +32,6 @@ from millrace_gateway.front.headers import (
     drop_credentials,
     find_query,
 )
-from millrace_gateway.front.holding import HELD_BYTES
 from millrace_gateway.front.refusals import write_refusal
 from millrace_gateway.front.turnstiles import Turn, Turnstiles
 from millrace_gateway.front.upstream import Upstream, UpstreamRequest
@@ -100,7 +99,8 @@ class Proxy:
 
     async def handle(self, request: Request) -> None:
         """Answer one request."""
-        exchange = Exchange(request, self._bodies.open_share(), self._now())
+        share = self._bodies.open_share(head_bytes=request.num_head_bytes)
+        exchange = Exchange(request, share, self._now())
         self._lifecycle.begin()
         try:
             if request.tunnel:
@@ -161,9 +161,10 @@ class Proxy:
         Requests that only count tokens take turns of their own: they cost the bytes that a replica reads, and
         their turns end when their answers begin, however slowly the client reads them.
         """
-        turnstiles, tokens = self._turnstiles, admission.estimate
+        num_bytes, num_choices = len(exchange.upstream.body), exchange.fields.num_choices
+        turnstiles, tokens = self._turnstiles, estimate_turn(admission.estimate, num_bytes, num_choices)
         if not exchange.is_generation:
-            turnstiles, tokens = self._counting, estimate_tokens(len(exchange.upstream.body), 0, 1)
+            turnstiles, tokens = self._counting, estimate_tokens(num_bytes, 0, 1)
         replica = None
         while replica is None:
             await self._attempts.await_replica(exchange)
@@ -175,7 +176,6 @@ class Proxy:
                 exchange.num_sequences,
                 on_wait=partial(self._begin_wait, exchange),
             )
-            exchange.note_wait_end()
             admission.waited_seconds += self._now() - began
             with ExitStack() as taken:
                 if exchange.is_generation:
@@ -200,7 +200,7 @@ class Proxy:
 
     def _begin_wait(self, exchange: Exchange) -> None:
         """Let a request wait for its turn, if there is memory for it. Raises BusyError."""
-        if not exchange.share.reserve(HELD_BYTES):
+        if not exchange.share.hold():
             raise describe_fullness(self._settings)
         exchange.note_wait()
 

@@ -74,6 +74,11 @@ class Tenancy:
         for key in changes.deleted:
             self.guard.forget(key)
 
+    def drain(self) -> None:
+        """Refuse those who wait for their turns: another gateway may take them."""
+        self.turnstiles.close()
+        self.counting.close()
+
     def make_sinks(self, own_namespace: str, lifecycle: Lifecycle) -> Collection[AnySink]:
         """Return what has to be followed in the cluster."""
         namespaces = sorted({own_namespace, *self._settings.secret_namespaces})

@@ -9,6 +9,7 @@ from millrace_gateway.access.fairness.fair_queue import Ticket
 from millrace_gateway.access.fairness.turnstile import Turnstile
 from millrace_gateway.access.fairness.window import Load, Present, Window
 from millrace_gateway.access.identity import Tenant
+from millrace_gateway.errors import DrainingError
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
 
@@ -36,6 +37,7 @@ class Turnstiles:
         self._find_counts = find_counts
         self._turnstiles: dict[ServiceKey, Turnstile] = {}
         self._arrivals: dict[Ticket, asyncio.Future[None]] = {}
+        self._is_closed = False
         self.num_gateways = 1
         """The gateways that share the services, with this one."""
 
@@ -48,7 +50,10 @@ class Turnstiles:
         *,
         on_wait: Callable[[], None],
     ) -> Turn:
-        """Return the request's turn once it may go to a replica. It calls `on_wait` if that is later."""
+        """Return the request's turn once it may go to a replica. It calls `on_wait` if that is later.
+
+        Raises DrainingError if the gateway ends before that.
+        """
         turnstile = self._turnstiles.get(service)
         if turnstile is None:
             turnstile = self._turnstiles[service] = Turnstile(self._clock)
@@ -68,9 +73,19 @@ class Turnstiles:
     async def _wait(self, ticket: Ticket) -> None:
         self._arrivals[ticket] = arrival = asyncio.get_running_loop().create_future()
         try:
-            await arrival
+            if not self._is_closed:
+                await arrival
         finally:
             del self._arrivals[ticket]
+        if not ticket.is_released:
+            raise DrainingError(
+                "The gateway ends. Send the request again: another one takes it.", retry_after_seconds=1
+            )
+
+    def close(self) -> None:
+        """Let no request wait any more: this gateway ends, and their turns may come after that."""
+        self._is_closed = True
+        self._wake(list(self._arrivals))
 
     def list_silent(self, turn: Turn) -> frozenset[str]:
         """Return the uids of replicas that hang: no request whose turn has come goes there."""
@@ -109,7 +124,7 @@ class Turnstiles:
         return {service: length for service, length in lengths.items() if length}
 
     def forget_deleted(self, changes: ServiceChanges) -> None:
-        """Forget deleted services. Their waiting requests go on, and are told so."""
+        """Forget deleted services. Their waiting requests go on, and are answered so."""
         for key in changes.deleted:
             turnstile = self._turnstiles.pop(key, None)
             if turnstile is not None:

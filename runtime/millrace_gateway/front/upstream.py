@@ -56,8 +56,8 @@ class UpstreamRequest:
             self.body, self.model = replace_model(self.body, served_name), served_name
 
     def release(self) -> None:
-        """Release the body: a replica has begun to answer, and no other will get it."""
-        self.body = b""
+        """Release body and headers: a replica has begun to answer, and no other will get them."""
+        self.body = self.lines = b""
         self.share.release()
 
     def write_head(self, address: str, more: bytes) -> bytes:

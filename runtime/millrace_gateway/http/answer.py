@@ -71,7 +71,7 @@ class Answer:
             self._head = b""
 
     def write(self, piece: bytes) -> None:
-        """Send a piece of the body. The connection tells when the client is too slow for more."""
+        """Send a piece of the body. The connection reports when the client is too slow for more."""
         if not self._sends_body or not piece:
             return
         if self._is_chunked:

@@ -6,14 +6,14 @@ registers as the connection's `flow`, and learns at once if the client is slow, 
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING
 
-from millrace_gateway.errors import RequestRefusedError, SlowHeadError
+from millrace_gateway.errors import BusyError, RequestRefusedError, SlowHeadError
+from millrace_gateway.http.backlog import Backlog
 from millrace_gateway.http.client_writer import ClientWriter
-from millrace_gateway.http.head import Headers, status_line, write_headers
-from millrace_gateway.http.request import Request, length_header
-from millrace_gateway.http.request_parser import RequestHead, RequestParser
+from millrace_gateway.http.head import Headers
+from millrace_gateway.http.request import Request, write_last
+from millrace_gateway.http.request_parser import RequestHead, RequestParser, find_piece_end
 from millrace_gateway.http.sockets import CLIENT_SECONDS, keep_alive, reset
 
 if TYPE_CHECKING:
@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PARSED_BYTES = 16 * 1024
-"""Parsed at once, of what one read has brought."""
-
 
 class ClientConnection(asyncio.Protocol):
     """Owner of one connection's state, from its first byte to its last."""
 
     __slots__ = (
         "_active",
+        "_backlog",
         "_deadline",
-        "_held",
         "_is_over",
         "_newest",
         "_num_written_before",
@@ -39,7 +36,6 @@ class ClientConnection(asyncio.Protocol):
         "_server",
         "_task",
         "_transport",
-        "_waiting",
         "writer",
     )
 
@@ -52,12 +48,10 @@ class ClientConnection(asyncio.Protocol):
         """The request that is being answered."""
         self._task: asyncio.Task[None] | None = None
         """It handles that request."""
-        self._waiting: deque[Request] | None = None
-        """Requests behind the active one, if there are any."""
+        self._backlog = Backlog(server)
+        """Requests and bytes behind the active one."""
         self._newest: Request | None = None
         """The last request whose head has arrived and that is not answered."""
-        self._held = b""
-        """Bytes behind the newest request, not parsed yet."""
         self._is_over = False
         """Whether nothing more is served here."""
         self._deadline = 0.0
@@ -77,8 +71,9 @@ class ClientConnection(asyncio.Protocol):
         """End what is still under way for this client, at once."""
         self._is_over = True
         self._server.connections.discard(self)
+        self._backlog.clear()
         task = self._task
-        self._task = self._active = self._newest = self._waiting = None
+        self._task = self._active = self._newest = None
         if not self.writer.end() and task is not None:
             task.cancel()
 
@@ -107,8 +102,7 @@ class ClientConnection(asyncio.Protocol):
         if self._active is None:
             self._start(request)
             return True
-        self._waiting = self._waiting or deque()
-        self._waiting.append(request)
+        self._backlog.add(request)
         request.tunnel = False
         return False
 
@@ -132,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
 
     def take_held(self) -> bytes:
         """Return the bytes behind the newest request, and read on."""
-        held, self._held = self._held, b""
+        held = self._backlog.take_held()
         self.resume_reading()
         return held
 
@@ -150,12 +144,15 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Begin the next request, or wait for one."""
-        if self._waiting:
-            self._start(self._waiting.popleft())
+        following = self._backlog.take()
+        if following is not None:
+            self._start(following)
         else:
             self._newest = None
             self._deadline = self._server.now() + self._server.limits.idle_seconds
-        self._take(self.take_held())
+        held = self.take_held()
+        if held or following is not None:
+            self._take(held)
 
     def cut(self, *, resets: bool) -> None:
         """End the connection within an answer."""
@@ -206,22 +203,36 @@ class ClientConnection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         """Parse the bytes that are awaited, and hold the rest: a request takes more memory than its bytes."""
         start = 0
-        while self._may_parse and start < len(data):
-            self._feed(data[start : start + _PARSED_BYTES])
-            start += _PARSED_BYTES
+        while start < len(data) and self._may_parse:
+            end = find_piece_end(data, start)
+            self._feed(data[start:end])
+            start = end
+        backlog = self._backlog
         if start < len(data) and not self._is_over:
-            self._hold(data[start:])
+            backlog.held += data[start:]
+            if len(backlog.held) > self._server.limits.max_pipelined_bytes:
+                self.pause_reading()
+        if not self._is_over and backlog.count(self._parser):
+            self._shed()
+
+    def _shed(self) -> None:
+        """Keep only the request that is being answered: all connections keep more than they may."""
+        if self._active is not None and self._active.is_complete:
+            self._backlog.clear(self._parser.num_kept_bytes)
+            self._newest, self._active.keeps_alive, self._is_over = self._active, False, True
+        else:
+            text = "The gateway has no memory left for heads that arrive in parts. Send the request again."
+            self._refuse(BusyError(text, retry_after_seconds=1))
 
     @property
     def _may_parse(self) -> bool:
         newest = self._newest
-        is_next = newest is None or (newest is self._active and not newest.is_complete)
-        return is_next and not self._is_over
+        return not self._is_over and (newest is None or (newest is self._active and not newest.is_complete))
 
     def _feed(self, data: bytes) -> None:
         is_first = self._newest is None and not self._parser.num_loose_bytes
         try:
-            self._held = self._parser.feed(data)
+            self._backlog.held = self._parser.feed(data)
         except RequestRefusedError as refusal:
             self._refuse(refusal)
             return
@@ -241,11 +252,6 @@ class ClientConnection(asyncio.Protocol):
             if task is self._task:
                 self.cut(resets=True)
 
-    def _hold(self, data: bytes) -> None:
-        self._held += data
-        if len(self._held) > self._server.limits.max_pipelined_bytes:
-            self._transport.pause_reading()
-
     def _refuse(self, refusal: RequestRefusedError) -> None:
         """Refuse the newest request. Those before it are answered first, and the refusal is not sent."""
         newest = self._newest
@@ -254,9 +260,7 @@ class ClientConnection(asyncio.Protocol):
             self._is_over = newest is not self._active
             return
         if newest is not None and newest is not self._active:
-            assert self._waiting is not None
-            self._waiting.remove(newest)
-            last = self._waiting[-1] if self._waiting else self._active
+            last = self._backlog.drop_newest() or self._active
             if last is not None:
                 last.keeps_alive = False
             self._newest = last
@@ -268,15 +272,13 @@ class ClientConnection(asyncio.Protocol):
                 self.cut(resets=False)
                 return
         self._server.note_refusal(refusal)
-        body = refusal.body()
-        lines = [*refusal.lines, length_header(body), (b"connection", b"close")]
-        self.writer.write(status_line(refusal.status) + write_headers(lines) + b"\r\n" + body)
+        self.writer.write(write_last(refusal))
         self._finish(is_sending=True)
 
     def _finish(self, *, is_sending: bool) -> None:
         """Close the connection. If the client is still sending, an immediate close would reset it."""
         self._is_over = True
-        self._held = b""
+        self._backlog.held = b""
         if self._transport.is_closing():
             return
         if is_sending:

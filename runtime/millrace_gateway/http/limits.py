@@ -18,6 +18,11 @@ class ConnectionLimits:
     """How long the gateway reads on after it refused a body, so that its client gets the answer."""
     max_head_bytes: int = 64 * 1024
     """Of a request line and its headers; also of trailers, or of anything else that is no body."""
+    max_target_bytes: int = 8 * 1024
+    """Of the path with its query, as of nginx: decoding them holds the loop, and no API needs more."""
     max_headers: int = 128
     max_pipelined_bytes: int = 64 * 1024
     """Of requests behind the one that is being answered."""
+    max_kept_bytes: int = 64 * 1024 * 1024
+    """Of all connections together: heads that have arrived in part, and what follows a request that is being
+    answered. Usual clients have neither, as a head comes in one read. So who fills this stops nobody else."""

@@ -5,13 +5,16 @@ connection that ends after a request was sent has failed, and the request is not
 """
 
 import asyncio
+import errno
 from collections.abc import Callable
 
-from millrace_gateway.errors import ReplicaRefusedError
+from millrace_gateway.errors import ExhaustedError, ReplicaRefusedError
 from millrace_gateway.http.replica_connection import ReplicaConnection
 
 MAX_IDLE = 256
 """Of one replica."""
+OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Descriptors, memory or ports that this process or its node lacks: that says nothing of a replica."""
 
 
 class Pool:
@@ -37,12 +40,15 @@ class Pool:
         return None
 
     async def connect(self, uid: str, address: str, port: int) -> ReplicaConnection:
-        """Return a new connection to the replica, now busy. Raises ReplicaRefusedError."""
+        """Return a new connection to the replica, now busy. Raises ReplicaRefusedError and ExhaustedError."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_seconds):
                 _, connection = await loop.create_connection(ReplicaConnection, address, port)
         except OSError as error:  # of which TimeoutError is one
+            if error.errno in OWN_FAULTS:
+                text = f"The gateway can't connect to a replica: {error.strerror}. Send the request again."
+                raise ExhaustedError(text, retry_after_seconds=1) from error
             raise ReplicaRefusedError(str(error) or "the connection took too long") from error
         if not connection.is_open:  # nothing has been sent
             raise ReplicaRefusedError("it closed the connection at once")

@@ -4,8 +4,9 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from millrace_gateway.errors import RequestRefusedError
 from millrace_gateway.http.answer import Answer
-from millrace_gateway.http.head import Header, Headers, find_header
+from millrace_gateway.http.head import Header, Headers, find_header, status_line, write_headers
 from millrace_gateway.http.request_parser import RequestHead
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Request:
         "keeps_alive",
         "method",
         "num_body_bytes",
+        "num_head_bytes",
         "path",
         "target",
         "tunnel",
@@ -44,6 +46,8 @@ class Request:
         """The path as replicas read it: decoded, without the query."""
         self.host = head.host
         self.headers = head.headers
+        self.num_head_bytes = head.num_bytes
+        """About the memory that the head takes, with the copy of it that is made for a replica."""
         self.is_http_10 = head.is_http_10
         self.keeps_alive = head.keeps_alive
         self.tunnel = head.asks_for_websocket
@@ -57,7 +61,7 @@ class Request:
         expect = find_header(head.headers, b"expect")
         self._expects_continue = expect is not None and expect.lower() == b"100-continue"
 
-    # What the connection tells.
+    # What the connection reports.
 
     def feed(self, piece: bytes) -> None:
         """Add a piece of the body."""
@@ -120,3 +124,10 @@ class Request:
 def length_header(body: bytes) -> Header:
     """Return the header with a body's length."""
     return (b"content-length", b"%d" % len(body))
+
+
+def write_last(refusal: RequestRefusedError) -> bytes:
+    """Return a refusal as the last answer of a connection."""
+    body = refusal.body()
+    lines = [*refusal.lines, length_header(body), (b"connection", b"close")]
+    return status_line(refusal.status) + write_headers(lines) + b"\r\n" + body

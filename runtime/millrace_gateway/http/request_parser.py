@@ -5,18 +5,32 @@ from typing import NoReturn, Protocol
 
 import httptools
 
-from millrace_gateway.errors import BadHttpError, HeadTooLargeError, RequestRefusedError
+from millrace_gateway.errors import BadHttpError, HeadTooLargeError, RequestRefusedError, TargetTooLongError
 from millrace_gateway.http.head import Headers, write_headers
 from millrace_gateway.http.limits import ConnectionLimits
 
 _FRAMING = (b"content-length", b"transfer-encoding")
+_HEADER_BYTES, _REQUEST_BYTES = 128, 512
+"""The memory of a header and of a request beside their bytes: objects of Python."""
+_PIECE_BYTES, _LINES_BYTES = 16 * 1024, 1024
+"""Parsed at once of what one read has brought: in all, and of lines, of which heads are. httptools parses all
+that it gets, and many short requests take far more memory than their bytes. A usual head is shorter."""
 _ABSOLUTE = re.compile(r"https?://([^/?#@]+)(/[^#]*)?")
 
 
 class RequestHead:
     """The head of a request."""
 
-    __slots__ = ("asks_for_websocket", "headers", "host", "is_http_10", "keeps_alive", "method", "target")
+    __slots__ = (
+        "asks_for_websocket",
+        "headers",
+        "host",
+        "is_http_10",
+        "keeps_alive",
+        "method",
+        "num_bytes",
+        "target",
+    )
 
     def __init__(self, method: bytes, target: str, host: str, headers: Headers, *, is_http_10: bool) -> None:
         self.method = method
@@ -27,6 +41,8 @@ class RequestHead:
         self.is_http_10 = is_http_10
         self.keeps_alive = True
         self.asks_for_websocket = False
+        self.num_bytes = 0
+        """About the memory that it takes, with the copy of it that is made for a replica."""
 
 
 class Receiver(Protocol):
@@ -52,6 +68,7 @@ class RequestParser:
         "_is_in_copy",
         "_is_tunnel",
         "_limits",
+        "_max_head_bytes",
         "_num_head_bytes",
         "_parser",
         "_receiver",
@@ -62,6 +79,7 @@ class RequestParser:
     def __init__(self, receiver: Receiver, limits: ConnectionLimits) -> None:
         self._receiver = receiver
         self._limits = limits
+        self._max_head_bytes = limits.max_head_bytes  # asked for each header
         self._parser = httptools.HttpRequestParser(self)
         self._is_in_copy = False
         self._is_in_body = False
@@ -73,6 +91,13 @@ class RequestParser:
         self.num_loose_bytes = 0
         """Bytes since the last complete head, piece of a body, or end of a request."""
 
+    @property
+    def num_kept_bytes(self) -> int:
+        """About the memory of a head that has arrived in part: at most twice its bytes, and its headers'."""
+        if self._is_in_body or not self.num_loose_bytes:
+            return 0
+        return self.num_loose_bytes + self._num_head_bytes + _HEADER_BYTES * len(self._headers)
+
     def feed(self, data: bytes) -> bytes:
         """Parse the bytes. Return those behind a head that ends HTTP. Raises RequestRefusedError."""
         self.num_loose_bytes += len(data)
@@ -80,7 +105,8 @@ class RequestParser:
             rest = self._feed(data)
         except httptools.HttpParserError as error:
             raise self._fault or BadHttpError(f"The request is no HTTP/1.1: {error}.") from error
-        if self.num_loose_bytes > self._limits.max_head_bytes:
+        if self.num_loose_bytes > self._max_head_bytes or len(self._headers) > self._limits.max_headers:
+            self._headers = []
             raise describe_size(self._limits)
         return rest
 
@@ -117,13 +143,15 @@ class RequestParser:
         if not self._is_in_copy:
             self._target += url
             self._num_head_bytes += len(url)
+            if len(self._target) > self._limits.max_target_bytes:
+                self._stop(describe_length(self._limits))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. Those of a body's end are dropped."""
         if self._is_in_copy:
             return
         self._num_head_bytes += len(name) + len(value) + 4
-        if self._num_head_bytes > self._limits.max_head_bytes:
+        if self._num_head_bytes > self._max_head_bytes:
             self._stop(describe_size(self._limits))
         if not self._is_in_body:
             self._headers.append((name.lower(), value.rstrip(b" \t")))
@@ -138,6 +166,10 @@ class RequestParser:
         self.num_loose_bytes = 0
         self._is_in_body = True
         head = self._read_head()
+        # A path that is decoded may take four bytes a character.
+        num_twice = self._num_head_bytes + 2 * len(self._target)
+        head.num_bytes = 2 * num_twice + _HEADER_BYTES * len(self._headers) + _REQUEST_BYTES
+        self._target = b""
         offers = self._parser.should_upgrade()
         head.keeps_alive = offers or self._parser.should_keep_alive()
         if offers and head.method == b"GET":
@@ -189,12 +221,23 @@ class RequestParser:
         raise fault
 
 
+def find_piece_end(data: bytes, start: int) -> int:
+    """Return the end of the piece that is to be parsed at once."""
+    last_line = data.rfind(b"\r", start, start + _PIECE_BYTES)
+    return start + (_LINES_BYTES if last_line > start + _LINES_BYTES else _PIECE_BYTES)
+
+
 def describe_size(limits: ConnectionLimits) -> HeadTooLargeError:
     """Return the refusal of a head that is too large."""
     return HeadTooLargeError(
         f"The request's head is too large: at most {limits.max_headers} headers and "
         f"{limits.max_head_bytes} bytes."
     )
+
+
+def describe_length(limits: ConnectionLimits) -> TargetTooLongError:
+    """Return the refusal of a path and query that are too long."""
+    return TargetTooLongError(f"The path with its query is longer than {limits.max_target_bytes} bytes.")
 
 
 def _lower(headers: Headers) -> Headers:

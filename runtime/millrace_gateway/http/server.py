@@ -35,6 +35,8 @@ class HttpServer:
         self.find_extra = find_extra
         self.note_refusal = note_refusal
         self.connections: set[ClientConnection] = set()
+        self.num_kept_bytes = 0
+        """Of all connections: heads that have arrived in part, and what follows a request that is served."""
         self.is_draining = False
         self.now: Callable[[], float]
         self._server: asyncio.Server
@@ -86,7 +88,7 @@ class HttpServer:
         await self._wait_ends()
 
     async def _wait_ends(self) -> None:
-        while self.connections:  # noqa: ASYNC110  the loop tells them in its next turns
+        while self.connections:  # noqa: ASYNC110  the loop reports their ends in its next turns
             await asyncio.sleep(0)
 
     def _check_connections(self) -> None:

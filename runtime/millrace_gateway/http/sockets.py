@@ -1,11 +1,19 @@
-"""Options of TCP sockets, and what the kernel tells of them (Linux)."""
+"""Options of TCP sockets, and what the kernel reports of them (Linux)."""
 
 import asyncio
+import logging
+import resource
 import socket
 import struct
 import termios
 from fcntl import ioctl
 
+logger = logging.getLogger(__name__)
+
+MOST_DESCRIPTORS = 65_536
+"""A connection takes some KiB: without a bound idle ones alone could take all memory of the gateway's pod."""
+FEW_DESCRIPTORS = 10_000
+"""Fewer are worth a warning. Usual is a first limit of 1,024 that a process may raise far above this."""
 IDLE_SECONDS = 15
 INTERVAL_SECONDS = 5
 NUM_PROBES = 3
@@ -16,6 +24,17 @@ A replica reads at once. A living client may be busy with what it has; one that 
 `stall_seconds`, which is less, is disconnected anyway. Where this time is set the kernel no longer counts
 probes (tcp_keepalive_timer of Linux), so it is also the time until a lost node is noticed.
 """
+
+
+def raise_descriptors() -> None:
+    """Have the kernel allow as many open connections as it may: each request takes two."""
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if most != resource.RLIM_INFINITY and most < wanted:
+        most = wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if 0 <= most < FEW_DESCRIPTORS:
+        logger.warning("only %d file descriptors: raise the container's limit, a request takes two", most)
 
 
 def keep_alive(transport: asyncio.BaseTransport, lost_seconds: int) -> None:

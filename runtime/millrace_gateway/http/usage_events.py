@@ -9,7 +9,7 @@ _MAX_EVENT_BYTES = 128
 
 
 class UsageEvents:
-    """Removes each event that begins with USAGE_EVENT, and tells its numbers.
+    """Removes each event that begins with USAGE_EVENT, and reports its numbers.
 
     Such an event begins a stream or follows an empty line. A text that a model writes can't look like it: in
     the JSON of an event a line's end is escaped.

@@ -36,7 +36,7 @@ class Outcome(StrEnum):
     UPSTREAM_ERROR = "upstream_error"
     """A replica answered 500 or above, or broke off."""
     REFUSED = "refused"
-    """A full replica answered 429, or the gateway had no room for the body."""
+    """A full replica answered 429, or the gateway had no room for the body, or ended before its turn."""
     NO_REPLICA = "no_replica"
     """No replica was ready."""
 
@@ -50,6 +50,8 @@ class RetryCause(StrEnum):
     """The replica answered that it is about to end."""
     TOKEN = "token"  # noqa: S105  a cause
     """The replica did not accept the gateway's token."""
+    FULL = "full"
+    """The replica answered 429, and another one may have room."""
 
 
 @dataclass(slots=True)

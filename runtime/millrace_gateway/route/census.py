@@ -3,7 +3,7 @@
 from millrace_gateway.route.objects import ServiceKey
 
 MOST_CHANGED = 64
-"""After more changes, who looks has to look at all: of a service at which nobody looks nothing piles up."""
+"""After more changes the next look covers all replicas, so an unread service piles up no changes."""
 
 
 class _Counts:

@@ -108,7 +108,7 @@ class Replicas:
     def replace(self, pods: Iterable[Object], namespace: str | None) -> Iterator[None]:
         """Replace all replicas of a namespace, None: of all, with this complete list, in short steps.
 
-        No replica of both lists is missing between two steps.
+        No replica that is in the old and the new list is missing between two steps.
         """
         listed: set[str] = set()
         for pod in pods:

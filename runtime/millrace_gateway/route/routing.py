@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
-from millrace_gateway.route.body_fields import BodyFields, MalformedBodyError, read_fields
+from millrace_gateway.route.body_fields import UNREADABLE, BodyFields, MalformedBodyError, read_fields
 from millrace_gateway.route.catalogue import Catalogue, Route
 from millrace_gateway.route.objects import ServiceKey
 
@@ -55,8 +55,7 @@ class Addressed(NamedTuple):
     route: Route
     model: str | None
     """The service's name in the body; None if the body is forwarded unchanged."""
-    fields: BodyFields | None = None
-    """The body's fields; None if it can't be read."""
+    fields: BodyFields = UNREADABLE
 
 
 class HostRule(NamedTuple):
@@ -148,10 +147,13 @@ def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Add
         if rule.route is not None:
             return Addressed(rule.route, None)
         raise _describe_malformed(str(error), rule.port) from error
-    if rule.route is None:
-        return Addressed(find_model(catalogue, fields.model, rule), fields.model, fields)
-    is_name = catalogue.is_name_of(rule.route, fields.model)
-    return Addressed(rule.route, fields.model if is_name else None, fields)
+    model = fields.model
+    if rule.route is not None:
+        is_name = model is not None and catalogue.is_name_of(rule.route, model)
+        return Addressed(rule.route, model if is_name else None, fields)
+    if model is None:
+        raise _describe_malformed("", rule.port)
+    return Addressed(find_model(catalogue, model, rule), model, fields)
 
 
 def find_model(catalogue: Catalogue, model: str, rule: HostRule = ANY_HOST) -> Route:

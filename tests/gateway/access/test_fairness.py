@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -22,9 +22,9 @@ from millrace_gateway.access.fairness.window import (
     Present,
     Standing,
     Window,
-    parse_load,
 )
 from millrace_gateway.access.identity import Tenant
+from millrace_gateway.access.limits.estimate import estimate_tokens, estimate_turn
 from millrace_gateway.front.turnstiles import Turn, Turnstiles
 from millrace_gateway.route.objects import ServiceKey
 
@@ -92,21 +92,6 @@ def test_every_request_leaves_the_queue_once(moves: list[tuple[str, int, int]]) 
     left += len(queue.release(10**6))
     assert len(queue) == 0
     assert left == entered
-
-
-@pytest.mark.parametrize(
-    ("text", "load"),
-    [
-        ("1 2 8 0.5", Load(1, 2, 8, 0.5)),
-        ("", None),
-        ("1 2 8", None),
-        ("1 2 x 0.5", None),
-        ("-1 2 8 0.5", None),
-        ("1 2 8 nan", None),
-    ],
-)
-def test_a_load_is_read_or_ignored(text: str, load: Load | None) -> None:
-    assert parse_load(text) == load
 
 
 def open_window(**num_here: int) -> Window:
@@ -409,6 +394,49 @@ def test_what_comes_back_after_the_queue_has_ended_buys_no_more_than_a_burst() -
     honest = queue.enqueue("honest", 100)
     before = list(iter(lambda: queue.release(1)[0], honest))
     assert len(before) <= BURST_TOKENS / 100 + 1 < len(late)
+
+
+@pytest.mark.parametrize("estimate", [300, 4096, 32_768, 2**31])
+def test_who_uses_less_than_was_estimated_is_as_soon_next(estimate: int) -> None:
+    """The heap kept the tag of the estimate: four requests of 32,768 waited for thousands of others."""
+    turnstile = Turnstile(lambda: 0.0)
+    turnstile.note_replicas(stand(p=0))
+    turnstile.note_load("p", Load(0, 0, 4), 0)
+    inside = [one for one in (turnstile.arrive("flood", 300) for _ in range(1000)) if one.is_released]
+    mine = [turnstile.arrive("ada", estimate) for _ in range(4)]
+    for _ in range(4 * 4):
+        inside += turnstile.leave(inside.pop(0), 300)
+        turnstile.queue.check_integrity()
+    assert all(one.is_released for one in mine)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 300, 32_768, 2**31])
+def test_a_large_bound_of_tokens_takes_no_part_of_a_share(max_tokens: int | None) -> None:
+    """An agent that may use 32,768 tokens, and uses 300, got one place of eight beside its equal."""
+    turnstile, ends = Turnstile(lambda: 0.0), Counter[Hashable]()
+    turnstile.note_replicas(stand(p=0))
+    turnstile.note_load("p", Load(0, 0, 8), 0)
+    tokens = {"usual": 300, "agent": estimate_turn(estimate_tokens(200, max_tokens, 1), 200, 1)}
+    arrived = [turnstile.arrive(name, num) for _ in range(40) for name, num in tokens.items()]
+    inside = [one for one in arrived if one.is_released]
+    for _ in range(800):
+        ended = inside.pop(0)
+        ends[ended.tenant] += 1
+        turnstile.arrive(ended.tenant, tokens[str(ended.tenant)])
+        inside += turnstile.leave(ended, 300)
+    assert ends["agent"] == pytest.approx(400, rel=0.1)
+
+
+def test_refunds_leave_no_more_in_the_heap_than_there_are_tenants() -> None:
+    queue = FairQueue()
+    queue.enqueue("usual", 10)
+    for _ in range(1000):
+        queue.enqueue("ada", 2**31)
+        queue.charge(queue.enqueue("ada", 2**31), 0)
+        for ticket in queue.release(1):
+            queue.charge(ticket, 100)
+    assert len(queue._heap) < 100
+    queue.check_integrity()
 
 
 def count_anew(window: Window, num_inside: int, now: float) -> float:

@@ -213,7 +213,10 @@ def test_requests_at_once_count_everywhere_and_end_with_their_gateway() -> None:
         assert first.admit(1)
     tell([first, second])
     assert not second.admit(1)
-    second.exchange.drop_peer("g0")
+    second.exchange.set_peers([])
+    clock.now += 2 * SILENT_SECONDS
+    second.exchange.refresh()
+    assert second.exchange.is_settled
     assert second.admit(1)
 
 

@@ -179,17 +179,24 @@ async def test_bytes_behind_a_whole_request_spoil_only_themselves() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
         b"GET / HTTP/1.1\r\n" + HOST + b"x: " + b"y" * 70_000,
         b"GET / HTTP/1.1\r\n" + HOST + b"x: y\r\n" * 200 + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + HOST + b"x: y\r\n" * 200,
         b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1;" + b"x" * 70_000,
         b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n0\r\n" + b"x: y\r\n" * 20_000,
     ],
-    ids=["target", "header", "headers", "chunk extension", "trailers"],
+    ids=["header", "headers", "unfinished", "chunk extension", "trailers"],
 )
 async def test_a_head_has_limits(data: bytes) -> None:
     async with serving() as server:
         assert (await send(server, data, pieces=1000)).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(("size", "status"), [(8 * 1024, b"200"), (8 * 1024 + 1, b"414"), (70_000, b"414")])
+async def test_a_target_has_a_limit(size: int, status: bytes) -> None:
+    async with serving() as server:
+        data = b"GET /".ljust(size + 4, b"x") + b" HTTP/1.1\r\n" + HOST + b"\r\n"
+        assert (await send(server, data, pieces=1000)).startswith(b"HTTP/1.1 " + status)
 
 
 async def test_a_head_has_its_time() -> None:

@@ -20,7 +20,7 @@ from millrace_gateway.http.replica_connection import ReplicaConnection
 from millrace_gateway.http.request import Request
 from millrace_gateway.http.sockets import count_unread
 from testing.gateway_bench import Bench, make_pod, make_service, next_address
-from testing.gateway_http import connect, serving
+from testing.gateway_http import connect, read_all, send, serving
 from testing.polling import wait_until_async
 
 PATH = "/v1/chat/completions"
@@ -63,12 +63,51 @@ async def test_of_what_a_client_sends_behind_its_request_little_is_parsed_and_no
         for start in range(0, len(flood), size):  # each read ends within a body
             connection.data_received(flood[max(0, start - 4) : start + size - 4])
         connection.data_received(flood[-4:])
-        assert len(connection._waiting) < 1000
+        assert len(connection._backlog._requests) * len(ask) <= 1024
         assert not connection._transport.is_reading()
         answer.set()
         for _ in range(4000):
             assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
         assert connection._transport.is_reading()
+        writer.close()
+
+
+ASK = b"GET / HTTP/1.1\r\nHost: a\r\n"
+
+
+async def test_unfinished_heads_are_bounded_together_and_whole_ones_pass() -> None:
+    async with serving(max_kept_bytes=100_000) as server:
+        writers = []
+        for number in range(2):
+            writers.append((await connect(server))[1])
+            writers[-1].write(ASK + b"x: " + b"y" * 40_000)
+            least = 40_000 * (number + 1)
+            await wait_until_async("the head counts", lambda least=least: server.num_kept_bytes > least)
+        answer = await send(server, ASK + b"x: " + b"y" * 60_000, pieces=1000)  # it sends on when refused
+        assert (answer[:13], answer.count(b"HTTP/1.1 ")) == (b"HTTP/1.1 429 ", 1)
+        assert (await send(server, ASK + b"x: " + b"y" * 40_000 + b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        for writer in writers:
+            writer.close()
+        await wait_until_async("nothing counts", lambda: not server.num_kept_bytes)
+
+
+@pytest.mark.parametrize("num_behind", [1, 60])
+async def test_what_follows_a_request_counts_and_is_not_served_beyond_the_bound(num_behind: int) -> None:
+    answer = asyncio.Event()
+
+    async def handle(request: Request) -> None:
+        await answer.wait()
+        request.respond(200, b"", [])
+
+    async with serving(handle, max_kept_bytes=2_000) as server:
+        reader, writer = await connect(server)
+        writer.write((ASK + b"\r\n") * (1 + num_behind))
+        await wait_until_async("the request is there", lambda: any(one.is_busy for one in server.connections))
+        assert server.num_kept_bytes <= 2_000
+        answer.set()
+        is_served = (await read_all(reader)).count(b"HTTP/1.1 200 ") == 1 + num_behind
+        assert is_served == (num_behind == 1)
+        assert not server.num_kept_bytes
         writer.close()
 
 

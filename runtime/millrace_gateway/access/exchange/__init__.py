@@ -1,1 +1,1 @@
-"""What gateways tell each other about use, so that a limit holds across all of them."""
+"""Gateways' reports of use to each other, so that a limit holds across all of them."""

@@ -60,14 +60,6 @@ class Exchange:
         self._listed, self._has_listed = frozenset(names), True
         self.refresh()
 
-    def drop_peer(self, name: str) -> None:
-        """Forget a gateway whose pod is gone. What it has used stays used."""
-        self._listed -= {name}
-        peer = self._peers.pop(name, None)
-        if peer is not None:
-            peer.forget()
-        self.refresh()
-
     def take_report(self, name: str, sent: int = 0) -> Outgoing:
         """Return what has not reached that gateway.
 

@@ -51,7 +51,7 @@ class Peer:
         return now <= self._heard_until
 
     def forget(self) -> None:
-        """Forget its counts: it is silent, gone, or has begun anew. What it used stays used."""
+        """Forget its counts: it is silent, gone, or has started again. Its use stays counted."""
         for key in list(self._baselines):
             self._drop(key)
         self._incarnation, self._version, self._joined, self.confirmed = None, 0, None, None
@@ -95,7 +95,7 @@ class Peer:
             entry.running,
         )
         if entry.is_idle and self._ledger.find(entry.key) is None:
-            return  # else two gateways would go on telling each other of nothing
+            return  # else two gateways would go on reporting nothing to each other
         account = self._ledger.open(entry.key)
         for meter, count, before in (
             (account.requests, entry.requests, baseline.requests),

@@ -1,4 +1,4 @@
-"""What one gateway tells another, as bytes. Pure.
+"""One gateway's report to another, as bytes. Pure.
 
 Both may be of different versions: a reader ignores fields at the end of a list that it does not know, and a
 field that is absent has its default.

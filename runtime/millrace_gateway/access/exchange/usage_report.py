@@ -1,4 +1,4 @@
-"""What one gateway tells another about the use of clients, as bytes. Pure.
+"""One gateway's report to another of the use of clients, as bytes. Pure.
 
 Counts are those since the sender's start, so a report that comes twice changes nothing.
 """

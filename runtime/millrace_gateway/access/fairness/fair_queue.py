@@ -44,12 +44,12 @@ class Ticket:
 class Flow:
     """The waiting requests of one tenant."""
 
-    __slots__ = ("is_queued", "tag", "tickets")
+    __slots__ = ("entry", "tag", "tickets")
 
     def __init__(self, tag: int) -> None:
         self.tag = tag
-        self.is_queued = False
-        """Whether it is in the heap."""
+        self.entry: int | None = None
+        """The number of its entry in the heap, None without one: others are older, and count no more."""
         self.tickets: deque[Ticket] = deque()
 
     def find_head(self) -> Ticket | None:
@@ -82,7 +82,7 @@ class FairQueue:
         ticket = Ticket(tenant, tokens, num_sequences)
         flow.tickets.append(ticket)
         self._num_waiting += 1
-        if not flow.is_queued:
+        if flow.entry is None:
             flow.tag = max(flow.tag, self._tag - BURST_TOKENS)
             self._push(flow)
         return ticket
@@ -116,12 +116,16 @@ class FairQueue:
         flow, more = self._flows.get(ticket.tenant), max(LEAST_TOKENS, used_tokens) - ticket.tokens
         if flow is not None:
             more = more if ticket.is_counted else max(0, more)
-            flow.tag = max(flow.tag + more, min(flow.tag, self._tag - BURST_TOKENS))
+            former, flow.tag = flow.tag, max(flow.tag + more, min(flow.tag, self._tag - BURST_TOKENS))
+            if flow.entry is not None and flow.tag < former:
+                self._push(flow)
 
     def _release_one(self) -> Ticket | None:
         """Release a request of the flow with the lowest tag; None if that has changed since it was queued."""
-        tag, _, flow = heapq.heappop(self._heap)
-        flow.is_queued = False
+        tag, number, flow = heapq.heappop(self._heap)
+        if number != flow.entry:
+            return None
+        flow.entry = None
         ticket = flow.find_head()
         if ticket is None:
             return None
@@ -138,8 +142,11 @@ class FairQueue:
         return ticket
 
     def _push(self, flow: Flow) -> None:
-        flow.is_queued = True
-        heapq.heappush(self._heap, (flow.tag, next(self._numbers), flow))
+        flow.entry = next(self._numbers)
+        heapq.heappush(self._heap, (flow.tag, flow.entry, flow))
+        if len(self._heap) > 2 * len(self._flows) + _NUM_IDLE:
+            self._heap = [one for one in self._heap if one[1] == one[2].entry]
+            heapq.heapify(self._heap)
 
     def _note_left(self) -> None:
         self._num_waiting -= 1
@@ -149,14 +156,14 @@ class FairQueue:
 
     def _forget_idle(self) -> None:
         if len(self._flows) > 2 * len(self._heap) + _NUM_IDLE:
-            least = self._tag - BURST_TOKENS
-            self._flows = {t: flow for t, flow in self._flows.items() if flow.is_queued or flow.tag > least}
+            least, flows = self._tag - BURST_TOKENS, self._flows.items()
+            self._flows = {t: flow for t, flow in flows if flow.entry is not None or flow.tag > least}
 
     def check_integrity(self) -> None:
         """Assert that every waiting request is queued exactly once."""
-        queued = [flow for _, _, flow in self._heap]
+        queued = [flow for _, number, flow in self._heap if number == flow.entry]
         assert len({id(flow) for flow in queued}) == len(queued)
-        assert {id(flow) for flow in self._flows.values() if flow.is_queued} == {id(flow) for flow in queued}
+        assert {id(one) for one in self._flows.values() if one.entry is not None} == set(map(id, queued))
         waiting = [t for flow in self._flows.values() for t in flow.tickets if not t.is_cancelled]
         assert (
             len(waiting)

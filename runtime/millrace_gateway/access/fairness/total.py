@@ -45,7 +45,7 @@ class Total:
         """Later the sums may be others, without any news."""
 
     def put(self, uid: str, part: Part) -> bool:
-        """Replace one part. Return False if it changes what others add: then all have to be counted anew."""
+        """Replace one part. Return False if it changes what others add: then all have to be counted again."""
         former = self._parts[uid]
         if part.is_open != former.is_open or part.is_silent != former.is_silent:
             return False

@@ -18,7 +18,7 @@ CROWDED_SECONDS = 0.2
 STALE_SECONDS = 5.0
 """An older report says only how many a replica computes at most."""
 ABSENT_SECONDS = 10.0
-"""So long requests go on waiting while no replica is Ready: two probes of a kubelet. Then each is told."""
+"""So long requests wait while no replica is Ready: two probes of a kubelet. Then each gets an answer."""
 ENDED_SECONDS = 1.5
 """Reports of so long must agree before a place counts as free that this gateway still counts as taken."""
 _LEAST_SPAN = 0.5
@@ -41,16 +41,6 @@ class Load(NamedTuple):
     running: int
     max_sequences: int
     kv_usage: float = 0.0
-
-
-def parse_load(text: str) -> Load | None:
-    """Return the load in HEADER_LOAD; None for what is none."""
-    parts = text.split()
-    try:
-        load = Load(int(parts[0]), int(parts[1]), int(parts[2]), float(parts[3]))
-    except (ValueError, IndexError):
-        return None
-    return load if min(load[:3]) >= 0 and load.kv_usage >= 0.0 else None
 
 
 class Standing(NamedTuple):
@@ -176,10 +166,12 @@ class ReplicaRoom:
         """Return what the replica adds to the room of all."""
         is_silent, until = self.is_silent(now), self._find_next_age(now)
         if is_silent or not self.standing.takes_more:
-            return Part(False, self.standing.num_here, 0.0, 0, is_silent, until)
+            num_here = self.standing.num_here
+            return Part(False, num_here, 0.0, num_elsewhere=0, is_silent=is_silent, until=until)
         kept, shared = self.find_places(largest_share, now)
         num_elsewhere = self.num_elsewhere if shared and self.is_fresh(now) else 0
-        return Part(True, round_places(kept), round_places(shared), num_elsewhere, is_silent, until)
+        places = round_places(kept), round_places(shared)
+        return Part(True, *places, num_elsewhere=num_elsewhere, is_silent=False, until=until)
 
     def _find_next_age(self, now: float) -> float:
         """Return when its last report is next too old for something."""
@@ -232,7 +224,7 @@ class Window:
         return True
 
     def list_silent(self, now: float) -> frozenset[str]:
-        """Return the uids of the replicas that hang, so far as reports tell it."""
+        """Return the uids of the replicas that hang, as far as reports show it."""
         return self._find_total(now).silent
 
     def note_load(self, replica: str, load: Load, num_here: int, now: float) -> None:
