@@ -126,7 +126,7 @@ def run_engine(
     script = Script(tokenizer, answers)
     executor = SimulatedExecutor(limits, script.next_token, script.propose if has_drafts else None)
     loop = EngineLoop(
-        channel, Scheduler(limits), executor, partial(Matcher.build, vocabulary), beat=lambda: None
+        channel, Scheduler(limits), executor, partial(Matcher.compile, vocabulary), beat=lambda: None
     )
     thread = threading.Thread(target=_run, args=(loop, theirs), name="engine")
     channel.send(_describe(executor))

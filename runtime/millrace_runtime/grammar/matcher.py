@@ -8,6 +8,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.protocol.messages import Grammar
 
 _WORD_BITS = 32
 _MAX_ROW = 2000
@@ -83,6 +84,11 @@ class Matcher:
         if matcher.fault is not None:
             raise GrammarError(matcher.fault)
         return matcher
+
+    @classmethod
+    def compile(cls, vocabulary: Vocabulary, grammar: Grammar) -> "Matcher":
+        """Compile a grammar of a request, as `build` does."""
+        return cls.build(vocabulary, grammar.text, is_of_client=grammar.is_of_client)
 
     def fork(self, stop_token_ids: Sequence[int]) -> "Matcher":
         """Return a matcher of its own in the same state. These tokens end its text."""

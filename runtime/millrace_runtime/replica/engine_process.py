@@ -90,7 +90,7 @@ def _open_grammars(model_path: Path, vocabulary_size: int) -> Callable[[Grammar]
     except (GrammarError, TokenizerError) as error:
         say(f"no grammars: {error}")
         return partial(_refuse_grammar, GrammarError(str(error)))
-    return lambda one: Matcher.build(vocabulary, one.text, is_of_client=one.is_of_client)
+    return partial(Matcher.compile, vocabulary)
 
 
 def _refuse_grammar(error: GrammarError, _: Grammar) -> NoReturn:

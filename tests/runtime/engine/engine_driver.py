@@ -187,11 +187,11 @@ class AnyRoot:
         return SetMatcher([], lambda _: set(range(VOCABULARY)), self.length)
 
 
-def build_grammar(grammar: str) -> AnyRoot:
+def build_grammar(grammar: messages.Grammar) -> AnyRoot:
     """A number is the length of a text, and anything else is wrong."""
-    if not grammar.isdigit():
+    if not grammar.text.isdigit():
         raise GrammarError("no number")
-    return AnyRoot(int(grammar))
+    return AnyRoot(int(grammar.text))
 
 
 @dataclass
