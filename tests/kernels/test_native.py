@@ -132,6 +132,20 @@ def test_a_rows_bits_depend_on_nothing_but_the_row(
     assert torch.equal(run_native(decoded, library, dtype, num_threads, form)[0], expected)
 
 
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("heads", [Heads(4, 2, 64), Heads(3, 1, 96), Heads(34, 2, 32)], ids=str)
+def test_heads_of_whole_tiles_agree_with_torch_and_with_themselves(
+    library: Library, heads: Heads, window: int | None
+) -> None:
+    """AMX has them in tiles. Memory that no token has written, or before the window, holds NaNs."""
+    lengths = (530, 41, 7)
+    case = Case(heads=heads, lengths=lengths, steps=(lengths,), window=window)
+    assert measure_error(case, library, torch.bfloat16) < BOUNDS[torch.bfloat16, Format.DENSE]
+    expected = run_native(case, library, torch.bfloat16, 2)[0]
+    for steps in (in_steps(lengths, 33), ((500, 40, 0), *((1, 0, 0),) * 29, (1, 1, 7))):
+        assert torch.equal(run_native(replace(case, steps=steps), library, torch.bfloat16, 3)[0], expected)
+
+
 @pytest.mark.parametrize(
     ("dtype", "num_threads"),
     [

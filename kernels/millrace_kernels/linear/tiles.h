@@ -3,63 +3,25 @@
 // 32 inputs of a strip, as they are packed, are a tile: 16 rows of 16 pairs. So are 32 inputs of 16 rows.
 #pragma once
 
+#include "../native/amx.h"
 #include "product.h"
 
 #if defined(__AMX_BF16__)
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 namespace MILLRACE_ISA {
 
 constexpr int TILE_INPUTS = 32, TILE_BYTES = 1024;
 
-// Linux lets a process use tiles once it has asked. instruction_sets.py asks, too, to know the answer.
-__attribute__((constructor)) static void ask_for_tiles() {
-  constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-  syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
-}
-
-// GCC does not know that tiles are loaded from memory, nor what changes the vectors' operations.
-INLINE void publish() { asm volatile("" ::: "memory"); }
-
-INLINE void zero_sums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
 // Sums are in tiles 0 to 3, rows in 4 and 5, strips in the others. Up to 16 rows meet four strips at once, whose sums
 // have a tile each. Up to 32 meet two: the sums of the first 16 rows are in 0 and 1.
-class Tiles {
- public:
-  Tiles() = default;
-  Tiles(const Tiles&) = delete;
-  ~Tiles() {
-    if (rows_ != 0) _tile_release();  // else each switch of threads would save 8 KB
-  }
-
-  void set_rows(int rows) {
-    if (rows == rows_) return;
-    rows_ = rows;
-    struct alignas(64) {
-      uint8_t palette = 1, start = 0, unused[14] = {};
-      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } config;
+INLINE void use_rows(Tiles& tiles, int rows) {
+  tiles.use(rows, [rows](Tiles::Shape& shape) {
     constexpr int FEW[] = {0, 1, 2, 3, 4}, MORE[] = {2, 3, 5};
     if (rows <= 16)
-      for (int tile : FEW) config.rows[tile] = rows;
+      for (int tile : FEW) shape.rows[tile] = rows;
     else
-      for (int tile : MORE) config.rows[tile] = rows - 16;
-    publish();
-    _tile_loadconfig(&config);
-  }
-
- private:
-  int rows_ = 0;
-};
+      for (int tile : MORE) shape.rows[tile] = rows - 16;
+  });
+}
 
 // The operations of a tile, for a single row: it waits for memory, and vectors wait a tenth less for it than tiles. Sums
 // of even and of odd inputs begin anew in each tile, with fused products, and subnormal numbers are zeros.
@@ -70,17 +32,17 @@ INLINE void multiply_single(const char* x, int64_t, const char* w, int64_t strip
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | ZERO_SUBNORMALS);
   publish();
-  const __m512i odd_half = _mm512_set1_epi32(0xffff0000);
+  const __m512i odd_half = _mm512_set1_epi32((int)0xffff0000);
   __m512 sum[STRIPS];
   UNROLL for (int s = 0; s < STRIPS; s++) sum[s] = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + s * LANES);
   for (int k = 0; k < inputs; k += TILE_INPUTS, x += 2 * TILE_INPUTS, w += TILE_BYTES) {
     __m512 even[STRIPS], odd[STRIPS];
     UNROLL for (int s = 0; s < STRIPS; s++) even[s] = odd[s] = _mm512_setzero_ps();
     for (int line = 0; line < TILE_BYTES; line += 64) {
-      int32_t pair;
+      uint32_t pair;
       __builtin_memcpy(&pair, x + line / 16, 4);
-      const __m512 x_even = _mm512_castsi512_ps(_mm512_set1_epi32(pair << 16));
-      const __m512 x_odd = _mm512_castsi512_ps(_mm512_set1_epi32(pair & 0xffff0000));
+      const __m512 x_even = _mm512_castsi512_ps(_mm512_set1_epi32((int)(pair << 16)));
+      const __m512 x_odd = _mm512_castsi512_ps(_mm512_set1_epi32((int)(pair & 0xffff0000)));
       UNROLL for (int s = 0; s < STRIPS; s++) {
         __builtin_prefetch(w + (s + STRIPS) * strip + line, 0, 2);
         const __m512i pairs = _mm512_loadu_si512(w + s * strip + line);
@@ -101,7 +63,6 @@ INLINE void multiply_few(const char* x, int64_t x_stride, const char* w, int64_t
                          bool is_first) {
   constexpr int64_t STRIDE = SUMS * sizeof(float);
   zero_sums();
-  publish();
   if (!is_first) {
     _tile_loadd(0, sums, STRIDE);
     if constexpr (STRIPS > 1) _tile_loadd(1, sums + LANES, STRIDE);
@@ -139,7 +100,6 @@ INLINE void multiply_many(const char* x, int64_t x_stride, const char* w, int64_
   const char* others = x + 16 * x_stride;
   float* their_sums = sums + 16 * SUMS;
   zero_sums();
-  publish();
   if (!is_first) {
     _tile_loadd(0, sums, STRIDE);
     _tile_loadd(2, their_sums, STRIDE);
@@ -167,7 +127,7 @@ INLINE void multiply_many(const char* x, int64_t x_stride, const char* w, int64_
 // Any strips up to four, and up to 32 rows.
 INLINE void multiply_tiles(Tiles& tiles, int num_rows, int num_strips, const char* x, int64_t x_stride, const char* w,
                            int64_t strip, int inputs, float* sums, bool is_first) {
-  if (num_rows > 1) tiles.set_rows(num_rows);
+  if (num_rows > 1) use_rows(tiles, num_rows);
   if (num_rows > 16) {
     for (int s = 0; s < num_strips; s += 2) {
       auto multiply = s + 1 < num_strips ? multiply_many<2> : multiply_many<1>;

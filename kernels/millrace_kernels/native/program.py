@@ -290,7 +290,8 @@ def _scratch_bytes(record: Record, sizes: Sizes) -> int:
         rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)
         width = _whole_vectors(heads.head_dim)
         halves = 2 * (HALVES_BYTES + width + abi.TILE_KEYS)  # quads.h
-        needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS + halves) + 20 * 64)
+        edges = 2 * BLOCK_SIZE * 2 * width  # tiled.h; a row's copy there takes no more than its halves
+        needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS + halves) + edges + 20 * 64)
     return max(needs)
 
 

@@ -166,7 +166,7 @@ INLINE Sums carve_sums(char*& memory, int num_rows, int64_t width) {
 
 template <typename T, typename S>
 static Task<T, S> prepare(const Program& p, const Step& step, const Op& op, int seq, int head, int first, int count,
-                       char* scratch) {
+                          char* scratch, [[maybe_unused]] Tiles* tiles) {
   bf16* scales = is_rounded<S> ? p.kv_scales[op.layer] : nullptr;
   Task<T, S> t = {{(S*)p.kv_caches[op.layer], scales, op.kv_heads, op.head_dim}, step.blocks[op.group] + step.slot[seq] * step.blocks_stride};
   t.head = head, t.group = op.heads / op.kv_heads, t.num_rows = count * t.group;
@@ -187,6 +187,16 @@ static Task<T, S> prepare(const Program& p, const Step& step, const Op& op, int 
     for (int r = 0; r < t.num_rows; r++) {
       for (int d = 0; d < op.head_dim; d += LANES) store(wide + d, load(t.query[r] + d, op.head_dim - d));
       round_halves(wide, t.width, t.queries + r);
+    }
+  }
+#endif
+#if defined(__AMX_BF16__)
+  if constexpr (can_be_tiled<T, S>) {
+    t.tiled = {};
+    if (op.head_dim % 32 == 0) {
+      t.tiled = {tiles, carve<bf16>(scratch, t.num_rows * op.head_dim), carve<bf16>(scratch, 2 * BLOCK * op.head_dim)};
+      for (int r = 0; r < t.num_rows; r++)
+        memcpy(t.tiled.queries + (int64_t)r * op.head_dim, t.query[r], op.head_dim * sizeof(bf16));
     }
   }
 #endif
@@ -257,6 +267,7 @@ static void attention_of(const Program& p, const Step& step, const Op& op, const
   int tokens = larger(1, TASK_ROWS / (op.heads / op.kv_heads));
   int64_t used = 0;
   int number = 0;
+  Tiles tiles;
   for (int seq = 0; seq < step.num_rows; seq++) {
     Shared shared = {};
     if (w.count > 1 && step.count[seq] <= tokens) shared = share_spans(p, step, op, seq, &used);
@@ -266,7 +277,7 @@ static void attention_of(const Program& p, const Step& step, const Op& op, const
         for (int part = 0; part < num_parts; part++) {
           if (number++ % w.count != w.index) continue;
           int count = smaller(tokens, step.count[seq] - first);
-          Task<T, S> t = prepare<T, S>(p, step, op, seq, head, first, count, w.scratch);
+          Task<T, S> t = prepare<T, S>(p, step, op, seq, head, first, count, w.scratch, &tiles);
           bool is_done = shared.memory == nullptr ? attend(t) : attend_shared(t, shared, part);
           if (is_done) write_rows(p, step, op, t, seq, first);
         }

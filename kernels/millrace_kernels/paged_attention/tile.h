@@ -2,6 +2,7 @@
 #pragma once
 
 #include "quads.h"
+#include "tiled.h"
 
 namespace MILLRACE_ISA {
 
@@ -33,6 +34,7 @@ struct Task {
   float* scores;       // [rows, TILE]
   T* weights;          // [rows, TILE]
   Halves *queries, *halves;  // in quads: the queries and the weights, by row
+  Tiled tiled;               // with AMX
 
   INLINE_MEMBER int position(int r) const { return first_position + r / group; }
   // The first key that the row sees. Memory before the one of row 0 may belong to other sequences.
@@ -168,6 +170,10 @@ static void mix_width(const Task<T, S>& t, int r, const S* const* values, Keys k
 // Run F<ROWS> over all rows of a task, a few at a time.
 template <typename T, typename S>
 static void score_tile(const Task<T, S>& t, const S* const* keys) {
+#if defined(__AMX_BF16__)
+  if constexpr (can_be_tiled<T, S>)
+    if (t.tiled.tiles != nullptr) return score_tiled(t.tiled, t.num_rows, t.cache.head_dim, keys, t.scores);
+#endif
   int r = 0;
   for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) score_rows<ROWS_AT_ONCE>(t, r, keys);
   if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return score_rows<3>(t, r, keys);
@@ -177,6 +183,11 @@ static void score_tile(const Task<T, S>& t, const S* const* keys) {
 
 template <typename T, typename S>
 static void mix_tile(const Task<T, S>& t, const S* const* values, Keys keys) {
+#if defined(__AMX_BF16__)
+  if constexpr (can_be_tiled<T, S>)
+    if (t.tiled.tiles != nullptr)
+      return mix_tiled(t.tiled, t.num_rows, t.cache.head_dim, values, keys.begin, keys.end, t.weights, t.now.mixed);
+#endif
   int r = 0;
   for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) mix_width<ROWS_AT_ONCE>(t, r, values, keys);
   if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return mix_width<3>(t, r, values, keys);
