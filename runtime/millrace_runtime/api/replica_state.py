@@ -44,7 +44,7 @@ class ReplicaState:
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
         self.has_beaten = True
-        """Whether the supervisor knows that this process is ready. Who has a supervisor sets it to False."""
+        """Whether the supervisor, if there is one, knows that this process is ready."""
         self.num_requests = 0
         """Requests in flight."""
         self._starting: list[asyncio.Task[None]] = []
