@@ -61,6 +61,7 @@ class LocalCluster:
         state: Path,
         *,
         nodes: Sequence[str] = DEFAULT_NODES,
+        images: Sequence[Path] = (),
         scrape_seconds: int = SCRAPE_SECONDS,
         ports: Ports | None = None,
         detached: bool = False,
@@ -69,11 +70,13 @@ class LocalCluster:
     ) -> None:
         """`nodes` are the words of the process nodes' `--node`; none: a control plane alone.
 
+        `images` are folders of further Containerfiles, each in the checkout that its programs come from.
         `scrape_seconds` is the time between two scrapes of Prometheus. `part_memory` is the GOMEMLIMIT of
         each part; one that needs more is slow.
         """
         self.layout = Layout(state.absolute())
         self.nodes = tuple(nodes)
+        self.images = tuple(images)
         self.scrape_seconds = scrape_seconds
         self.processes = ProcessTable(self.layout.records, self.layout.logs)
         self.ports = self._choose_ports(ports)
@@ -252,7 +255,7 @@ class LocalCluster:
             "kube-controller-manager": lambda: controller_manager_command(programs, layout, ports),
             "kube-scheduler": lambda: scheduler_command(programs, layout, ports),
             "prometheus": lambda: prometheus_command(programs, layout, ports),
-            "nodes": lambda: nodes_command(layout, self.nodes),
+            "nodes": lambda: nodes_command(layout, self.nodes, self.images),
         }
         return makers[name]()
 
@@ -288,7 +291,7 @@ class LocalCluster:
             time.sleep(0.05)
 
 
-def nodes_command(layout: Layout, nodes: Sequence[str]) -> Command:
+def nodes_command(layout: Layout, nodes: Sequence[str], images: Sequence[Path] = ()) -> Command:
     """The process nodes, serving logs with the cluster's own certificate."""
     words = [sys.executable, "-m", "e2e.cluster.nodes"]
     words += ["--kubeconfig", str(layout.kubeconfig), "--state-dir", str(layout.nodes)]
@@ -297,4 +300,6 @@ def nodes_command(layout: Layout, nodes: Sequence[str]) -> Command:
     words += ["--tls-key", str(layout.keys / "server.key")]
     for node in nodes:
         words += ["--node", node]
+    for folder in images:
+        words += ["--images", str(folder)]
     return Command("nodes", tuple(words), {"PYTHONPATH": str(REPOSITORY)})

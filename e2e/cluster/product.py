@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from e2e.cluster.api_reader import find_condition, has_condition, is_observed
@@ -16,7 +17,7 @@ from e2e.cluster.settings import REPOSITORY
 
 NAMESPACE = "millrace-system"
 CHART = REPOSITORY / "charts" / "millrace"
-VALUES = REPOSITORY / "e2e" / "cluster" / "values.yaml"
+RELEASE = "millrace"
 IMAGES = (
     "--set=images.operator=millrace/operator:0.1.0",
     "--set=images.runtime=millrace/runtime:0.1.0",
@@ -44,19 +45,26 @@ class Gateway:
         return f"http://{self.host}:{self.port}"
 
 
-def install_chart(cluster: LocalCluster, *settings: str) -> None:
+def install_chart(cluster: LocalCluster, *settings: str, root: Path = REPOSITORY) -> None:
     """Install the chart as a Helm release, or upgrade it, until the API server takes InferenceServices.
 
-    `settings` are further `--set` words for helm. Raises PartFailedError.
+    `settings` are further `--set` words for helm; `root` is the checkout whose chart it is.
+    Raises PartFailedError.
     """
     of_cluster = ("--kubeconfig", str(cluster.kubeconfig), "--create-namespace", "--take-ownership")
-    run_helm(cluster, ("upgrade", "--install"), *of_cluster, *render_settings(settings))
+    words = (*of_cluster, *render_settings(settings))
+    run_helm(cluster, "upgrade", "--install", *words_of_chart(cluster, root), *words)
     wait_while(lambda: describe_crd(cluster), lambda _: None, "kubectl get crd")
 
 
 def render_chart(cluster: LocalCluster, *settings: str) -> str:
     """Return the chart's manifests with the local cluster's values."""
-    return run_helm(cluster, ("template",), *render_settings(settings))
+    return run_helm(cluster, "template", *words_of_chart(cluster, REPOSITORY), *render_settings(settings))
+
+
+def roll_back_chart(cluster: LocalCluster) -> None:
+    """Return to the release before the last upgrade, as `helm rollback` does. Raises PartFailedError."""
+    run_helm(cluster, "rollback", RELEASE, "--kubeconfig", str(cluster.kubeconfig))
 
 
 def render_settings(settings: Iterable[str]) -> list[str]:
@@ -64,14 +72,19 @@ def render_settings(settings: Iterable[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
-def run_helm(cluster: LocalCluster, command: tuple[str, ...], *words: str) -> str:
-    """Run a command of helm's on the chart with the local cluster's values, and return what it prints."""
-    helm = (str(cluster.layout.programs / "helm"), *command, "millrace", str(CHART))
-    values = ("--values", str(VALUES), *IMAGES, "--set", f"prometheus.url={cluster.prometheus_url}")
-    words = (*helm, "--namespace", NAMESPACE, *values, *words)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def words_of_chart(cluster: LocalCluster, root: Path) -> list[str]:
+    """Return helm's words for the release, the chart of a checkout, and the local cluster's values."""
+    values = ("--values", str(root / "e2e" / "cluster" / "values.yaml"), *IMAGES)
+    chart = str(root / "charts" / "millrace")
+    return [RELEASE, chart, *values, "--set", f"prometheus.url={cluster.prometheus_url}"]
+
+
+def run_helm(cluster: LocalCluster, command: str, *words: str) -> str:
+    """Run a command of helm's in Millrace's namespace, and return what it prints. Raises PartFailedError."""
+    helm = (str(cluster.layout.programs / "helm"), command, "--namespace", NAMESPACE, *words)
+    done = subprocess.run(helm, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PartFailedError("chart", f"helm {command[0]} failed: {done.stderr.strip()}")
+        raise PartFailedError("chart", f"helm {command} failed: {done.stderr.strip()}")
     return done.stdout
 
 

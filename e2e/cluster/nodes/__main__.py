@@ -28,6 +28,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="name=NAME,gpus=N,accelerators=N,cpu=N,memory=Q",
         help="a Node; repeatable",
     )
+    parser.add_argument(
+        "--images",
+        action="append",
+        type=Path,
+        default=[],
+        help="images/ of a further checkout, which pods may see; repeatable",
+    )
     parser.add_argument("--hide", action="append", type=Path, help="a folder no pod may see; repeatable")
     parser.add_argument("--kubelet-address", default="127.0.0.2", help="where the API server asks for logs")
     parser.add_argument("--tls-certificate", type=Path, required=True, help="PEM file for that port")
@@ -44,6 +51,7 @@ def parse_settings(arguments: argparse.Namespace) -> Settings:
         kubeconfig=arguments.kubeconfig,
         state_dir=arguments.state_dir,
         nodes=nodes,
+        further_images=tuple(folder.resolve() for folder in arguments.images),
         hidden=tuple(folder.resolve() for folder in arguments.hide or ()),
         kubelet_address=arguments.kubelet_address,
     )

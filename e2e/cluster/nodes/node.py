@@ -56,7 +56,8 @@ class Node:
     @property
     def always_visible(self) -> tuple[Path, ...]:
         """What the environment's programs need, wherever it lies."""
-        return tuple(dict.fromkeys(Path(each) for each in (SOURCE_ROOT, sys.prefix, sys.base_prefix)))
+        checkouts = (SOURCE_ROOT, *(folder.parent for folder in self.settings.further_images))
+        return tuple(dict.fromkeys((*checkouts, Path(sys.prefix), Path(sys.base_prefix))))
 
     def pod_folder(self, uid: str) -> Path:
         """Return where a pod's files are."""
@@ -68,7 +69,7 @@ class Node:
 
     def image(self, reference: str) -> Image:
         """Return the image. Raises ImageError where it is unknown."""
-        return load_image(reference, self.settings.image_dirs)
+        return load_image(reference, (*self.settings.image_dirs, *self.settings.further_images))
 
     def variables(self, namespace: str, *, with_services: bool) -> dict[str, str]:
         """Return the environment variables of the API server and, where wanted, of the Services."""

@@ -59,6 +59,8 @@ class Settings:
     nodes: tuple[NodeSpec, ...]
     image_dirs: tuple[Path, ...] = (SOURCE_ROOT / "images", SOURCE_ROOT / "e2e" / "images")
     """Folders of NAME/Containerfile."""
+    further_images: tuple[Path, ...] = ()
+    """Such folders of other checkouts, whose programs pods run."""
     hidden: tuple[Path, ...] = ()
     """Folders that no pod may see."""
     kubelet_address: str = "127.0.0.2"
