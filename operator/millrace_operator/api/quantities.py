@@ -25,22 +25,21 @@ _QUANTITY = re.compile(
 )
 
 
-_LARGEST = Decimal(2**63)
+_LARGEST = Decimal(2**63 - 1)
 """Kubernetes caps an amount there. To write `1e999999` as an integer takes 25 s of the leader's loop."""
 
 
 def parse_quantity(text: str) -> Decimal:
-    """Return the amount. Raises ValueError for another text, or for a number that Kubernetes can't hold."""
+    """Return the amount, capped as Kubernetes does. Raises ValueError for another text."""
     found = _QUANTITY.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no quantity")
     try:
         amount = Decimal(found["number"] + (found["exponent"] or "")) * _SUFFIXES[found["suffix"] or ""]
-    except DecimalException:
-        amount = Decimal("inf")
-    if abs(amount) > _LARGEST:
-        raise ValueError(f"{text!r} is no quantity that Kubernetes can hold")
-    return amount
+    except DecimalException:  # an exponent of more digits than it can have
+        sign = Decimal(found["number"]).compare(Decimal(0))
+        amount = Decimal(0) if "-" in found["exponent"] else sign * _LARGEST
+    return max(-_LARGEST, min(amount, _LARGEST))
 
 
 NUMBER_PATTERN = r"^[0-9]+([.][0-9]+)?(e-[0-9]+)?$"

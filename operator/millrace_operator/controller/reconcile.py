@@ -1,7 +1,8 @@
 """Snapshot, plan, act: one service at a time.
 
-`writer.py` makes each write but the Events. In this package it, `event_writer.py`, `lookups.py`, `worker.py`,
-`relist.py` and `leader_election.py` talk to the API server by a Cluster. `watches.py` reads its watches.
+`writer.py` makes each write but the Events and the Lease. In this package it, `event_writer.py`,
+`lookups.py`, `worker.py`, `relist.py` and `leader_election.py` talk to the API server by a Cluster.
+`watches.py` reads its watches.
 """
 
 import time

@@ -6,6 +6,9 @@ import pytest
 
 from millrace_operator.api.quantities import parse_quantity
 
+LARGEST = "9223372036854775807"
+"""Where Kubernetes caps an amount: it writes 1e19 as this, and they are one amount."""
+
 
 @pytest.mark.parametrize(
     ("text", "amount"),
@@ -20,6 +23,13 @@ from millrace_operator.api.quantities import parse_quantity
         ("1E-2", "0.01"),
         ("1E", "1000000000000000000"),
         ("-1", "-1"),
+        ("1e19", LARGEST),
+        ("16Ei", LARGEST),
+        ("1e999999", LARGEST),
+        ("1e" + "9" * 30, LARGEST),
+        ("-.5e" + "9" * 30, f"-{LARGEST}"),
+        ("0e" + "9" * 30, "0"),
+        ("1e-" + "9" * 30, "0"),
     ],
 )
 def test_an_amount_is_read(text: str, amount: str) -> None:
@@ -27,10 +37,9 @@ def test_an_amount_is_read(text: str, amount: str) -> None:
 
 
 NO_AMOUNTS = ["", "NaN", "sNaN", "Infinity", "1_000", " 1", "1\n", "1K", "1e3Gi", ".", "٣"]
-TOO_LARGE = ["1e999999999", "1e999999", "-1e999999", "9Ei"]
 
 
-@pytest.mark.parametrize("text", NO_AMOUNTS + TOO_LARGE)
+@pytest.mark.parametrize("text", NO_AMOUNTS)
 def test_what_kubernetes_refuses_is_no_amount(text: str) -> None:
     with pytest.raises(ValueError, match="is no quantity"):
         parse_quantity(text)
