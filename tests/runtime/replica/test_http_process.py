@@ -23,7 +23,7 @@ from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.replica import http_process
-from millrace_runtime.replica.heartbeat import Heartbeat
+from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.http_process import serve
 from testing.polling import wait_until_async
 from tests.runtime.api.fake_engine import FakeEngine
@@ -55,6 +55,18 @@ async def test_a_text_worker_that_can_not_be_replaced_makes_the_replica_unready_
         await until_ready(process.app, is_ready=False)
         assert not process.serving.done()
         assert await process.serving == "the text worker does not start, tried 2 times; the log says why"
+
+
+async def test_who_waits_for_the_start_goes_on_behind_the_first_beat(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet asks the supervisor next, which knows of the start by that beat."""
+    monkeypatch.setattr(http_process, "_START_POLL_SECONDS", 0.5)
+    async with serving_model(model_path) as process:
+        await process.app.state.replica.wait_started(30)
+        assert process.heartbeat.read(Member.HTTP).phase is Phase.STEPPING
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await process.serving is None
 
 
 @pytest.mark.parametrize("is_draining", [False, True])
@@ -109,6 +121,7 @@ class Process:
     address: tuple[str, int]
     serving: "asyncio.Task[str | None]"
     """How it ends."""
+    heartbeat: Heartbeat
 
 
 @contextlib.asynccontextmanager
@@ -130,7 +143,7 @@ async def serving_model(model: Path, drain_seconds: float = 30) -> AsyncIterator
         try:
             async with asyncio.timeout(30):
                 await until_ready(app, is_ready=True)
-                yield Process(app, engine, listener.getsockname(), serving)
+                yield Process(app, engine, listener.getsockname(), serving, beat)
         finally:
             serving.cancel()
             stepping.cancel()
