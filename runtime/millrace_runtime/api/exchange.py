@@ -20,11 +20,7 @@ from millrace_runtime.api.answer.writer import AnswerSpec, Writer
 from millrace_runtime.api.connection.waited import read_waited
 from millrace_runtime.api.connection.wire import COMMENT, Answer, Body
 from millrace_runtime.api.dialects import Dialect
-from millrace_runtime.api.errors import (
-    ApiError,
-    ClientGoneError,
-    GenerationError,
-)
+from millrace_runtime.api.errors import ApiError, ClientGoneError, GenerationError
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.request.answer_form import AnswerForm, choose_form, choose_grammar
@@ -261,6 +257,8 @@ class Exchange:
                 is_open, opening = True, _encode_opening(generation, writer)
             await self._answer.send_events(opening + events)
             self._booking.drop_events(len(events))
+            if is_open:
+                generation.write_by(self._answer.write_events)
         opening = b"" if is_open else _encode_opening(generation, writer)
         await self._answer.end_events(opening + writer.encode_end(generation.usage))
 

@@ -11,7 +11,8 @@ from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.answer.prompt import Echo, PromptReader
 from millrace_runtime.api.connection.wire import COMMENT
-from millrace_runtime.api.engine_client import EngineClient, EventStream
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.event_stream import EventStream, WriteEvents
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.request.intent import GenerationRequest
 from millrace_runtime.api.usage import Usage
@@ -118,6 +119,17 @@ class Generation:
         """Send the prompts to the engine. Raises UnavailableError."""
         prompts, self._prompts = self._prompts, []  # else they would stay in memory until the end
         self._engine.generate(prompts, self.events)
+
+    def write_by(self, write: WriteEvents) -> None:
+        """From now on write a step's events by `write`, without the reader, wherever they need not wait."""
+
+        def write_held(events: bytes) -> bool:
+            is_written = write(events)
+            if is_written:
+                self._booking.drop_events(len(events))
+            return is_written
+
+        self.events.write = write_held
 
     def keep_alive(self, seconds: float) -> None:
         """Add a comment to the events whenever there were none for so long."""

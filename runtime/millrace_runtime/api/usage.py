@@ -32,9 +32,13 @@ class UsageReport:
         self.read_usage: Callable[[], Usage] = lambda: NO_USAGE
         """Reads the usage so far. Nothing is used until a generation is planned."""
 
+    def is_due(self, now: float) -> bool:
+        """Whether the last report is USAGE_SECONDS old, or there was none."""
+        return now >= self._due_at
+
     def poll(self, now: float) -> bytes | None:
         """Return the report if it is due: with the first token, and then once in USAGE_SECONDS."""
-        if now < self._due_at or not self.read_usage().num_completion_tokens:
+        if not self.is_due(now) or not self.read_usage().num_completion_tokens:
             return None
         self._due_at = now + USAGE_SECONDS
         return self.encode_event()

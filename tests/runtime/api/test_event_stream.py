@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from millrace_runtime.api.engine_client import EngineClient, EventStream
+from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import ClientGoneError, GenerationError
+from millrace_runtime.api.event_stream import EventStream
 from millrace_runtime.protocol.encoding import pack_floats, pack_tokens
 from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import PromptLogprobs
@@ -55,6 +56,52 @@ async def test_a_failure_is_told_behind_what_has_come(stream: EventStream, failu
     assert await anext(stream) == EVENT * 2
     with pytest.raises(type(failure)):
         await anext(stream)
+
+
+async def test_a_waiting_readers_events_are_written_for_it(stream: EventStream) -> None:
+    """Only while it has nothing to write itself: else a later event would overtake."""
+    written: list[bytes] = []
+    is_open = True
+
+    def write(events: bytes) -> bool:
+        if is_open:
+            written.append(events)
+        return is_open
+
+    stream.write = write
+    say(stream, 1)
+    assert (await anext(stream), written) == (EVENT, [])  # nobody was waiting
+    reader = asyncio.ensure_future(anext(stream))
+    say(stream, 1)
+    assert written == []  # the reader has not come back yet: it may still write
+    assert await reader == EVENT
+
+    reader = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    say(stream, 2)
+    assert (written, reader.done()) == ([EVENT] * 2, False)
+    is_open = False  # a slow client's connection is full
+    say(stream, 1)
+    is_open = True
+    say(stream, 1)
+    assert (await reader, len(written)) == (EVENT * 2, 2)
+
+    reader = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    say(stream, 1, "stop")
+    assert len(written) == 3
+    with pytest.raises(StopAsyncIteration):
+        await reader
+
+
+async def test_events_of_several_sequences_leave_in_one_write(stream: EventStream) -> None:
+    stream.expect({2})
+    stream.write = lambda _: pytest.fail("these are two writes")
+    reader = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    for number in (1, 2):
+        stream.put(SequenceOutput(number, [7], [], None, None), 0.0)
+    assert await reader == EVENT * 2
 
 
 def score(num_tokens: int) -> PromptLogprobs:

@@ -129,6 +129,12 @@ class Answer:
             await self._send_chunk(report)
         await self._send_chunk(events)
 
+    def write_events(self, events: bytes) -> bool:
+        """Send events of a started answer without waiting. Return False if `send_events` must send them."""
+        if self._write_chunk is None or (self.report is not None and self.report.is_due(time.monotonic())):
+            return False
+        return self._write_chunk(events)
+
     async def end_events(self, events: bytes) -> None:
         """Send the last events. A report comes after them."""
         if not self._is_started:
