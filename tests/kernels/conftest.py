@@ -1,6 +1,7 @@
+import functools
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from millrace_kernels.native import build, cache
+from millrace_kernels.native import build, cache, selfcheck
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recording.recorder import Recorder, record
@@ -18,11 +19,29 @@ from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import KvCache
 from tests.kernels.libraries import INSTRUCTION_SETS, PORTABLE, find_once, load_once
 
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-long` what is rare in two ways: rarer cases of instruction sets between."""
+    for item in items:
+        if item.path.parent == HERE and len(list(item.iter_markers("reads"))) > 1:
+            item.add_marker("long")
+
 
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
     """A test's random tensors are the same alone and after others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torch_computes_once() -> Iterator[None]:
+    """Every instruction set is held against the same results of the torch path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selfcheck, "run_torch", functools.cache(selfcheck.run_torch))
+        yield
 
 
 @pytest.fixture(scope="session")

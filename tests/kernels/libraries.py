@@ -18,8 +18,12 @@ PORTABLE = InstructionSet.PORTABLE
 FASTEST = usable_sets(read_cpu_flags())[0]
 READS_KERNELS = pytest.mark.reads("kernels", "tests/kernels")
 """For what costs seconds and depends on nothing else: it runs when one of these has changed."""
+# AVX-512 with BF16 compiles each line that VNNI does.
 INSTRUCTION_SETS = [
-    one if one in (FASTEST, PORTABLE) else pytest.param(one, marks=READS_KERNELS) for one in InstructionSet
+    one
+    if one in (FASTEST, PORTABLE)
+    else pytest.param(one, marks=pytest.mark.long if one is InstructionSet.AVX512_VNNI else READS_KERNELS)
+    for one in InstructionSet
 ]
 
 

@@ -2,9 +2,12 @@
 
 import ctypes
 import math
+import platform
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from millrace_kernels.linear.format import Format
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import Library, Pool, Program, Sampling
 from millrace_kernels.native.errors import NativeError, RecordError
+from millrace_kernels.native.instruction_sets import X86, InstructionSet
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.selfcheck import (
@@ -36,7 +40,7 @@ from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import StepAttention, TensorStep
 from millrace_kernels.weights import Packer
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
-from tests.kernels.libraries import READS_KERNELS
+from tests.kernels.libraries import PORTABLE, READS_KERNELS, find_once, load_once
 
 Rows = Any
 """`native_rows` of conftest.py."""
@@ -81,6 +85,7 @@ def test_one_row_has_the_bits_that_it_has_among_others(
     """Numbers of all sizes, also subnormal ones. AMX and the vectors of a single row agree on each."""
     sizes = 10.0 ** torch.randint(-39, 2, (2, 50, width)).float()
     x, weight = torch.randn(50, width) * sizes[0], (torch.randn(50, width) * sizes[1]).to(torch.bfloat16)
+    weight[25:] = (torch.randn(25, width) * 1e-38).bfloat16()  # so that no large product hides the small ones
     matrix = NativePacker(torch.bfloat16).pack([weight], 50, width, None)
     ones = torch.ones(width, dtype=torch.bfloat16)
 
@@ -266,3 +271,31 @@ def test_a_wrong_library_is_refused(library: Library, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Library, "run", run_all_but_the_last)
     with pytest.raises(Exception, match="have an error of"):
         check_library(library)
+
+
+@pytest.mark.parametrize(
+    ("instruction_set", "function"),
+    [
+        (PORTABLE, "compute<portable::Bfloat16, 1,"),
+        (InstructionSet.AMX, "multiply_single"),
+        (InstructionSet.AMX, "score_tiled"),
+        (InstructionSet.AMX, "mix_tiled"),
+    ],
+)
+def test_a_library_whose_single_row_or_tiled_attention_is_broken_is_refused(
+    tmp_path: Path, instruction_set: InstructionSet, function: str
+) -> None:
+    """In a copy the function returns at once."""
+    if platform.machine() not in X86:
+        pytest.skip("another CPU's instruction returns")
+    load_once(instruction_set)
+    library = find_once(instruction_set)
+    code, broken = bytearray(library.read_bytes()), tmp_path / "broken.so"
+    symbols = subprocess.check_output(["nm", "-C", "--defined-only", str(library)], text=True).splitlines()
+    places = [int(line.split()[0], 16) for line in symbols if function in line]
+    assert places
+    for place in places:  # code lies in the file as in memory
+        code[place] = 0xC3
+    broken.write_bytes(code)
+    with pytest.raises(NativeError, match="have an error of"):
+        check_library(Library(broken))

@@ -1,10 +1,12 @@
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from millrace_kernels.native import build, cache, instruction_sets, selection
+from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import BuildError, NativeError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
@@ -12,6 +14,7 @@ from millrace_kernels.native.instruction_sets import (
     read_cpu_flags,
     usable_sets,
 )
+from tests.kernels.libraries import READS_KERNELS, find_once
 
 PORTABLE = InstructionSet.PORTABLE
 
@@ -108,6 +111,18 @@ def test_amx_is_left_out_where_the_kernel_does_not_allow_it(
     assert "amx_tile" in read_cpu_flags(tmp_path / "cpuinfo")
 
 
+def test_where_linux_refuses_amx_both_sentences_say_so(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = InstructionSet.AMX.cpu_flags
+    monkeypatch.setattr(instruction_sets, "_list_cpu_flags", lambda _: flags)
+    monkeypatch.setattr(instruction_sets, "_may_use_tiles", lambda: False)
+    monkeypatch.setattr(selection, "load_library", lambda _: Library(good))
+    refused = "Linux does not let this process use AMX"
+    found = selection.select_cpu_path().reason
+    assert found == f"avx512_bf16 kernels, the fastest that can run here; {refused}"
+    with pytest.raises(NativeError, match=f"^{refused}, which the amx kernels need$"):
+        selection.select_cpu_path("amx")
+
+
 def test_building_ahead_makes_what_lacks_and_removes_what_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +165,32 @@ def test_a_compiler_that_lacks_one_instruction_set_builds_the_others(
     assert "avx512_bf16: the C++ compiler failed: unrecognized option" in capsys.readouterr().err
     others = set(InstructionSet) - {InstructionSet.AVX512_BF16, InstructionSet.AMX}
     assert sets_in(folder) == {build.library_stem(one) for one in others}
+
+
+def test_building_here_goes_on_past_what_the_compiler_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_library(one: InstructionSet, folder: Path) -> None:
+        if one is InstructionSet.AMX:
+            raise BuildError("unrecognized option")
+        put(folder, one, b"some text")
+
+    monkeypatch.setattr(build, "build_library", build_library)
+    monkeypatch.setattr(build, "read_cpu_flags", lambda: InstructionSet.AMX.cpu_flags)
+    assert build.main(["--here", "--to", str(tmp_path)]) == 0
+    assert sets_in(tmp_path) == {build.library_stem(InstructionSet.AVX512_BF16)}
+
+
+@READS_KERNELS
+def test_amx_compiles_on_every_cpu_whose_compiler_knows_it(tmp_path: Path) -> None:
+    """Where the CPU has AMX, the file is the one that the other tests load."""
+    if InstructionSet.AMX not in buildable_sets():
+        pytest.skip("AMX is x86's")
+    flags = InstructionSet.AMX.compiler_flags
+    command = [build.find_compiler(), *flags, "-x", "c++", "-c", os.devnull, "-o", str(tmp_path / "empty.o")]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this compiler does not know AMX")
+    assert cache.is_intact(find_once(InstructionSet.AMX))
 
 
 def test_what_is_no_x86_builds_the_portable_set_alone(monkeypatch: pytest.MonkeyPatch) -> None:

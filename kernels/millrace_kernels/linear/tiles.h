@@ -64,32 +64,32 @@ INLINE void multiply_few(const char* x, int64_t x_stride, const char* w, int64_t
   constexpr int64_t STRIDE = SUMS * sizeof(float);
   zero_sums();
   if (!is_first) {
-    _tile_loadd(0, sums, STRIDE);
-    if constexpr (STRIPS > 1) _tile_loadd(1, sums + LANES, STRIDE);
-    if constexpr (STRIPS > 2) _tile_loadd(2, sums + 2 * LANES, STRIDE);
-    if constexpr (STRIPS > 3) _tile_loadd(3, sums + 3 * LANES, STRIDE);
+    LOAD_TILE(0, sums, STRIDE);
+    if constexpr (STRIPS > 1) LOAD_TILE(1, sums + LANES, STRIDE);
+    if constexpr (STRIPS > 2) LOAD_TILE(2, sums + 2 * LANES, STRIDE);
+    if constexpr (STRIPS > 3) LOAD_TILE(3, sums + 3 * LANES, STRIDE);
   }
   for (int k = 0; k < inputs; k += TILE_INPUTS, x += 2 * TILE_INPUTS, w += TILE_BYTES) {
-    _tile_loadd(4, x, x_stride);
-    _tile_loadd(5, w, 64);
+    LOAD_TILE(4, x, x_stride);
+    LOAD_TILE(5, w, 64);
     _tile_dpbf16ps(0, 4, 5);
     if constexpr (STRIPS > 1) {
-      _tile_loadd(6, w + strip, 64);
+      LOAD_TILE(6, w + strip, 64);
       _tile_dpbf16ps(1, 4, 6);
     }
     if constexpr (STRIPS > 2) {
-      _tile_loadd(7, w + 2 * strip, 64);
+      LOAD_TILE(7, w + 2 * strip, 64);
       _tile_dpbf16ps(2, 4, 7);
     }
     if constexpr (STRIPS > 3) {
-      _tile_loadd(5, w + 3 * strip, 64);
+      LOAD_TILE(5, w + 3 * strip, 64);
       _tile_dpbf16ps(3, 4, 5);
     }
   }
-  _tile_stored(0, sums, STRIDE);
-  if constexpr (STRIPS > 1) _tile_stored(1, sums + LANES, STRIDE);
-  if constexpr (STRIPS > 2) _tile_stored(2, sums + 2 * LANES, STRIDE);
-  if constexpr (STRIPS > 3) _tile_stored(3, sums + 3 * LANES, STRIDE);
+  STORE_TILE(0, sums, STRIDE);
+  if constexpr (STRIPS > 1) STORE_TILE(1, sums + LANES, STRIDE);
+  if constexpr (STRIPS > 2) STORE_TILE(2, sums + 2 * LANES, STRIDE);
+  if constexpr (STRIPS > 3) STORE_TILE(3, sums + 3 * LANES, STRIDE);
 }
 
 // The same for 17 to 32 rows and one or two strips.
@@ -101,27 +101,27 @@ INLINE void multiply_many(const char* x, int64_t x_stride, const char* w, int64_
   float* their_sums = sums + 16 * SUMS;
   zero_sums();
   if (!is_first) {
-    _tile_loadd(0, sums, STRIDE);
-    _tile_loadd(2, their_sums, STRIDE);
-    if constexpr (STRIPS > 1) _tile_loadd(1, sums + LANES, STRIDE);
-    if constexpr (STRIPS > 1) _tile_loadd(3, their_sums + LANES, STRIDE);
+    LOAD_TILE(0, sums, STRIDE);
+    LOAD_TILE(2, their_sums, STRIDE);
+    if constexpr (STRIPS > 1) LOAD_TILE(1, sums + LANES, STRIDE);
+    if constexpr (STRIPS > 1) LOAD_TILE(3, their_sums + LANES, STRIDE);
   }
   for (int k = 0; k < inputs; k += TILE_INPUTS, x += 2 * TILE_INPUTS, others += 2 * TILE_INPUTS, w += TILE_BYTES) {
-    _tile_loadd(4, x, x_stride);
-    _tile_loadd(6, w, 64);
+    LOAD_TILE(4, x, x_stride);
+    LOAD_TILE(6, w, 64);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, others, x_stride);
+    LOAD_TILE(5, others, x_stride);
     _tile_dpbf16ps(2, 5, 6);
     if constexpr (STRIPS > 1) {
-      _tile_loadd(7, w + strip, 64);
+      LOAD_TILE(7, w + strip, 64);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, sums, STRIDE);
-  _tile_stored(2, their_sums, STRIDE);
-  if constexpr (STRIPS > 1) _tile_stored(1, sums + LANES, STRIDE);
-  if constexpr (STRIPS > 1) _tile_stored(3, their_sums + LANES, STRIDE);
+  STORE_TILE(0, sums, STRIDE);
+  STORE_TILE(2, their_sums, STRIDE);
+  if constexpr (STRIPS > 1) STORE_TILE(1, sums + LANES, STRIDE);
+  if constexpr (STRIPS > 1) STORE_TILE(3, their_sums + LANES, STRIDE);
 }
 
 // Any strips up to four, and up to 32 rows.

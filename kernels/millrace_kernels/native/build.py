@@ -179,14 +179,24 @@ def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> lis
     return failures
 
 
+def build_here(folder: Path) -> list[str]:
+    """Build the fastest library of this CPU that the compiler can; return the failures if there is none."""
+    failures: list[str] = []
+    for instruction_set in usable_sets(read_cpu_flags()):
+        failed = build_ahead(folder, [instruction_set])
+        if not failed:
+            return []
+        failures += failed
+    return failures
+
+
 def main(argv: list[str]) -> int:
     """Build libraries ahead of time."""
     parser = argparse.ArgumentParser(prog="python -m millrace_kernels.native.build", description=main.__doc__)
     parser.add_argument("--to", type=Path, default=PACKAGED, help="folder (default: beside the sources)")
-    parser.add_argument("--here", action="store_true", help="only for this CPU (default: for all)")
+    parser.add_argument("--here", action="store_true", help="only the fastest for this CPU (default: all)")
     values = parser.parse_args(argv)
-    wanted = usable_sets(read_cpu_flags())[:1] if values.here else buildable_sets()
-    failures = build_ahead(values.to, wanted)
+    failures = build_here(values.to) if values.here else build_ahead(values.to, buildable_sets())
     sys.stderr.writelines(f"{failure}\n" for failure in failures)
     return int(bool(failures))
 

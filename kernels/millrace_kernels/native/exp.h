@@ -1,4 +1,4 @@
-// e^x of sixteen floats, in the same operations on each instruction set.
+// e^x of sixteen floats, by the same formula on each instruction set.
 #pragma once
 
 #include "vec.h"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 X86 = frozenset({"x86_64", "AMD64"})
 _TILES = frozenset({"amx_tile", "amx_bf16"})
+_CPUINFO = Path("/proc/cpuinfo")
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 
 
@@ -50,19 +51,28 @@ class InstructionSet(enum.Enum):
         }[self]
 
 
-def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def read_cpu_flags(cpuinfo: Path = _CPUINFO) -> frozenset[str]:
     """Return this CPU's features; none if they can't be read, or if it is no x86.
 
-    AMX is left out where the kernel does not let processes use it.
+    AMX is left out where Linux does not let this process use it.
     """
+    flags = _list_cpu_flags(cpuinfo)
+    return flags - _TILES if is_amx_refused(cpuinfo) else flags
+
+
+def is_amx_refused(cpuinfo: Path = _CPUINFO) -> bool:
+    """Whether this CPU has AMX, and Linux does not let this process use it."""
+    return bool(_list_cpu_flags(cpuinfo) & _TILES) and not _may_use_tiles()
+
+
+def _list_cpu_flags(cpuinfo: Path) -> frozenset[str]:
     if platform.machine() not in X86:
         return frozenset()
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    flags = next((frozenset(line.split()) for line in lines if line.startswith("flags")), frozenset())
-    return flags if not flags & _TILES or _may_use_tiles() else flags - _TILES
+    return next((frozenset(line.split()) for line in lines if line.startswith("flags")), frozenset())
 
 
 @cache

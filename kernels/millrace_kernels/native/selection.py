@@ -5,12 +5,18 @@ from dataclasses import dataclass
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.build import find_library, is_installed
 from millrace_kernels.native.errors import NativeError, PoolError
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.instruction_sets import (
+    InstructionSet,
+    is_amx_refused,
+    read_cpu_flags,
+    usable_sets,
+)
 from millrace_kernels.native.selfcheck import check_library
 from millrace_kernels.native.trial import try_once
 
 AUTO, TORCH = "auto", "torch"
 CHOICES = (AUTO, TORCH, *(instruction_set.value for instruction_set in InstructionSet))
+AMX_REFUSED = "Linux does not let this process use AMX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +44,20 @@ def select_cpu_path(choice: str = AUTO) -> CpuPath:
     if choice != AUTO:
         asked = InstructionSet(choice)
         if asked not in usable:
-            missing = ", ".join(sorted(asked.cpu_flags - flags))
-            raise NativeError(f"this CPU lacks {missing}, which the {choice} kernels need")
+            raise NativeError(f"{_name_obstacle(asked, flags)}, which the {choice} kernels need")
         return CpuPath(load_library(asked), f"{choice} kernels, as requested", choice)
     return _fastest(usable)
 
 
+def _name_obstacle(asked: InstructionSet, flags: frozenset[str]) -> str:
+    """Return why a CPU with these features can't run an instruction set."""
+    if asked is InstructionSet.AMX and is_amx_refused():
+        return AMX_REFUSED
+    return f"this CPU lacks {', '.join(sorted(asked.cpu_flags - flags))}"
+
+
 def _fastest(usable: list[InstructionSet]) -> CpuPath:
-    troubles = []
+    troubles = [AMX_REFUSED] if is_amx_refused() else []
     for instruction_set in usable:
         try:
             library = load_library(instruction_set)
@@ -54,8 +66,9 @@ def _fastest(usable: list[InstructionSet]) -> CpuPath:
         except NativeError as error:
             troubles.append(f"{instruction_set.value}: {error}")
             continue
-        notes = [f"{instruction_set.value} kernels, the fastest that this CPU can run"]
-        return CpuPath(library, "; ".join([*notes, *troubles]), instruction_set.value)
+        extent = "that can run here" if troubles else "that this CPU can run"
+        notes = [f"{instruction_set.value} kernels, the fastest {extent}", *troubles]
+        return CpuPath(library, "; ".join(notes), instruction_set.value)
     return CpuPath(None, f"torch computes, slowly, because no native kernels work: {'; '.join(troubles)}")
 
 

@@ -79,6 +79,10 @@ class Case:
     """Of the experts' clamped gates; then router and experts have biases, too."""
 
 
+SINGLE_ROW = Case(heads=Heads(2, 1, 32), lengths=(70,), steps=((69,), (1,)))
+"""A prompt whose heads fill AMX's tiles, and its next token alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer of random weights, with embedding and head."""
@@ -168,20 +172,20 @@ def rounding(packer: Callable[[Format], Packer], form: Format) -> Packer:
 
 
 def check_library(library: Library) -> None:
-    """Compare one step of three sequences, in both types and every format. Raises NativeError."""
+    """Compare small cases: both types and every format, rounded caches, a single row. Raises NativeError."""
     for (dtype, form), bound in BOUNDS.items():
-        worst = measure_error(Case(), library, dtype, form)
-        if not worst < bound:
-            raise NativeError(
-                f"the native kernels have an error of {worst:.2g} in a small {form} {dtype} case"
-            )
+        _require(measure_error(Case(), library, dtype, form), bound, f"in a small {form} {dtype} case")
     for dtype, bound in CACHE_BOUNDS.items():
         worst = measure_error(Case(kv=KvFormat.INT8), library, dtype)
-        if not worst < bound:
-            raise NativeError(
-                f"the native kernels have an error of {worst:.2g} with a cache in Int8, {dtype}"
-            )
+        _require(worst, bound, f"with a cache in Int8, {dtype}")
+    worst = measure_error(SINGLE_ROW, library, torch.bfloat16)
+    _require(worst, BOUNDS[torch.bfloat16, Format.DENSE], "in a single row after a prompt")
     check_sampler(library)
+
+
+def _require(worst: float, bound: float, where: str) -> None:
+    if not worst < bound:
+        raise NativeError(f"the native kernels have an error of {worst:.2g} {where}")
 
 
 def measure_error(case: Case, library: Library, dtype: torch.dtype, form: Format = Format.DENSE) -> float:

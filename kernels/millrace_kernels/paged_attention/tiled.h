@@ -41,20 +41,20 @@ static __attribute__((noinline)) void score_tiled(const Tiled& t, int num_rows, 
     use_rows(*t.tiles, smaller(TILE_ROWS_AT_ONCE, num_rows - r));
     zero_sums();
     for (int64_t d = 0; d < head_dim; d += 32) {
-      _tile_loadd(4, t.queries + r * head_dim + d, head_dim * sizeof(bf16));
-      _tile_loadd(5, keys[0] + d * BLOCK, 64);
+      LOAD_TILE(4, t.queries + r * head_dim + d, head_dim * sizeof(bf16));
+      LOAD_TILE(5, keys[0] + d * BLOCK, 64);
       _tile_dpbf16ps(0, 4, 5);
-      _tile_loadd(5, keys[1] + d * BLOCK, 64);
+      LOAD_TILE(5, keys[1] + d * BLOCK, 64);
       _tile_dpbf16ps(1, 4, 5);
-      _tile_loadd(5, keys[2] + d * BLOCK, 64);
+      LOAD_TILE(5, keys[2] + d * BLOCK, 64);
       _tile_dpbf16ps(2, 4, 5);
-      _tile_loadd(5, keys[3] + d * BLOCK, 64);
+      LOAD_TILE(5, keys[3] + d * BLOCK, 64);
       _tile_dpbf16ps(3, 4, 5);
     }
-    _tile_stored(0, scores + r * TILE, STRIDE);
-    _tile_stored(1, scores + r * TILE + BLOCK, STRIDE);
-    _tile_stored(2, scores + r * TILE + 2 * BLOCK, STRIDE);
-    _tile_stored(3, scores + r * TILE + 3 * BLOCK, STRIDE);
+    STORE_TILE(0, scores + r * TILE, STRIDE);
+    STORE_TILE(1, scores + r * TILE + BLOCK, STRIDE);
+    STORE_TILE(2, scores + r * TILE + 2 * BLOCK, STRIDE);
+    STORE_TILE(3, scores + r * TILE + 3 * BLOCK, STRIDE);
   }
 }
 
@@ -78,31 +78,31 @@ INLINE void mix_blocks(const bf16* const* values, int first, int last, int64_t d
                        float* mixed) {
   const int64_t stride = head_dim * sizeof(float);
   publish();
-  _tile_loadd(0, mixed + d, stride);
-  _tile_loadd(1, mixed + d + LANES, stride);
+  LOAD_TILE(0, mixed + d, stride);
+  LOAD_TILE(1, mixed + d + LANES, stride);
   if constexpr (COUNT > 2) {
-    _tile_loadd(2, mixed + d + 2 * LANES, stride);
-    _tile_loadd(3, mixed + d + 3 * LANES, stride);
+    LOAD_TILE(2, mixed + d + 2 * LANES, stride);
+    LOAD_TILE(3, mixed + d + 3 * LANES, stride);
   }
   for (int b = first; b <= last; b++) {
     const bf16* at = values[b] + d * 2;
-    _tile_loadd(6, weights + b * BLOCK, TILE * sizeof(bf16));
-    _tile_loadd(7, at, stride);
+    LOAD_TILE(6, weights + b * BLOCK, TILE * sizeof(bf16));
+    LOAD_TILE(7, at, stride);
     _tile_dpbf16ps(0, 6, 7);
-    _tile_loadd(7, at + 2 * LANES, stride);
+    LOAD_TILE(7, at + 2 * LANES, stride);
     _tile_dpbf16ps(1, 6, 7);
     if constexpr (COUNT > 2) {
-      _tile_loadd(7, at + 4 * LANES, stride);
+      LOAD_TILE(7, at + 4 * LANES, stride);
       _tile_dpbf16ps(2, 6, 7);
-      _tile_loadd(7, at + 6 * LANES, stride);
+      LOAD_TILE(7, at + 6 * LANES, stride);
       _tile_dpbf16ps(3, 6, 7);
     }
   }
-  _tile_stored(0, mixed + d, stride);
-  _tile_stored(1, mixed + d + LANES, stride);
+  STORE_TILE(0, mixed + d, stride);
+  STORE_TILE(1, mixed + d + LANES, stride);
   if constexpr (COUNT > 2) {
-    _tile_stored(2, mixed + d + 2 * LANES, stride);
-    _tile_stored(3, mixed + d + 3 * LANES, stride);
+    STORE_TILE(2, mixed + d + 2 * LANES, stride);
+    STORE_TILE(3, mixed + d + 3 * LANES, stride);
   }
 }
 
