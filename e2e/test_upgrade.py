@@ -55,7 +55,7 @@ def upgraded_cluster(
 
 
 def apply_services(service: Service) -> list[Service]:
-    """Apply one that scales itself, one scaled by hand, and one with a field that went; return them serving."""
+    """Apply one that scales itself, one scaled by hand, one with a field that went; return them serving."""
     by_hand, of_former_field = (
         Service(service.cluster, service.namespace, name) for name in ("by-hand", "of-former-field")
     )
