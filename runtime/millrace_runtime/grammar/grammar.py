@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
@@ -12,6 +12,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from millrace_runtime.grammar.any_object import ANY_OBJECT
 from millrace_runtime.grammar.documents import Origin, change_documents, list_documents, take_origin
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.json_schema.crowds import list_crowds, write_alone
 from millrace_runtime.grammar.json_schema.keywords import OPTIONS, rewrite_schema
 from millrace_runtime.grammar.json_schema.places import ROOT, quote_path
 from millrace_runtime.grammar.json_schema.refused_keyword import find_fault
@@ -22,9 +23,22 @@ from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 _BLANK_LINES = re.compile(r"\n{3,}")
 """The converter's time grows with their square."""
 _MAX_WHY = 400
+_OPENINGS = ("{", "{\n", "{ ", "[")
+"""A mask behind a blank costs the most: each token that ends it has a row of its own."""
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _JSON: Any = {"whitespace_pattern": SPACE, "coerce_one_of": True}
 """Alternatives of a `oneOf` that may fit the same value are refused before."""
+
+
+class Trial(NamedTuple):
+    """A part of a client's schema where much may follow."""
+
+    place: str
+    """Where it stands, for the client."""
+    grammar: str
+    """Of this part alone."""
+    beginnings: list[str]
+    """Of texts. Behind each token of one the parser may reach a limit. Not all need to fit."""
 
 
 def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
@@ -51,6 +65,20 @@ def widen_all(source: str) -> str:
     return change_documents(source, _drop_schema)
 
 
+def list_trials(kind: GrammarKind, source: str, before: str) -> Iterator[Trial]:
+    """Yield what shows whether the parser's limits suffice for a grammar that can be written."""
+    for schema in _list_schemas(kind, source, before):
+        origin = take_origin(schema)
+        if not list_crowds(schema):
+            continue
+        rewritten = rewrite_schema(schema, _find_why, is_strict=origin.is_strict)
+        for crowd in list_crowds(rewritten):
+            if (alone := write_alone(rewritten, crowd)) is not None:
+                opening = "" if crowd.is_whole else "["
+                beginnings = [f"{opening}{text}" for text in (*_OPENINGS, crowd.beginning)]
+                yield Trial(origin.tell(quote_path(crowd.paths[0])), _compile_schema(alone), beginnings)
+
+
 def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
     """Return llguidance's message, with the place in the client's schema if one is at fault alone."""
     with suppress(RecursionError):
@@ -63,8 +91,8 @@ def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
 
 
 def _list_schemas(kind: GrammarKind, source: str, before: str) -> Iterator[dict[str, Any]]:
-    if kind == GrammarKind.SCHEMA:
-        yield json.loads(source)
+    if kind == GrammarKind.SCHEMA and isinstance(schema := json.loads(source), dict):
+        yield schema
     for lark in (source if kind == GrammarKind.LARK else "", before):
         yield from list_documents(lark)
 
@@ -145,7 +173,7 @@ def _rewrite(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _write_choice(source: str) -> str:
     texts = " | ".join(map(write_text, json.loads(source)))
-    return LLMatcher.grammar_from_lark(f"start: {texts}")
+    return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
 
 
 def _write_lark(source: str) -> str:

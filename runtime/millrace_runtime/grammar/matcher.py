@@ -11,17 +11,23 @@ from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.protocol.messages import Grammar
 
 _WORD_BITS = 32
-_MAX_ROW = 2000
-"""Items in a row of Earley's parser, the library's default. A schema of 400 properties that may be left out
-has 1,600 behind the brace, and no mask of it takes over 1 ms. One of 64 kinds of arrays takes 3.4 ms. (By
-hand, with the shipped model's small vocabulary.)"""
+_MAX_ROW = 3000
+"""Items in a row of Earley's parser. 600 properties that may be left out are 2,400
+behind the brace, and 20 objects that they are of 140 more."""
 _MAX_CLIENTS_ROW = 300
 """Where a client wrote the rules. The ambiguous `s: s s | s s s | /[a-z]/` took 79 ms a token after 100
 letters with 2,000 items, and fails at 11 ms with 300."""
 _MAX_LEXER_STATES = 20_000
 """They take 2 KB each, so these are at most 40 MB a sequence."""
-_MAX_STEP_ITEMS = 10_000
+_MAX_STEP_ITEMS = 120_000
+"""Of all rows of a mask. Behind a blank each longer blank has a row, up to the longest before a sign in one
+token: 3 rows with the shipped model's vocabulary, 23 with one of 129,000 tokens, and 32 with one of 152,000,
+by hand. So `trial.py` tries schemas with the model's own vocabulary."""
+_MAX_CLIENTS_STEP_ITEMS = 10_000
+"""Where a client wrote the rules. What a mask of a schema costs is tried in its proof."""
 _MAX_MESSAGE = 500
+_NO_MORE = "<non-verbose/>"
+"""What the library writes for details that it was not asked for."""
 
 
 class TokenizerText(Protocol):
@@ -45,6 +51,10 @@ class Vocabulary:
             raise GrammarError(f"this model's tokenizer can't be used with grammars: {error}") from error
         self.size: int = self.native.vocab_size
         self.end_bits = self.pack_bits(self.native.eos_tokens)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return tokens of a text."""
+        return list(self.native.tokenize_str(text))
 
     def pack_bits(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
         """Return a mask of these tokens. It skips those outside the vocabulary."""
@@ -75,7 +85,7 @@ class Matcher:
         limits = LLParserLimits(
             max_items_in_row=_MAX_CLIENTS_ROW if is_of_client else _MAX_ROW,
             max_lexer_states=_MAX_LEXER_STATES,
-            step_max_items=_MAX_STEP_ITEMS,
+            step_max_items=_MAX_CLIENTS_STEP_ITEMS if is_of_client else _MAX_STEP_ITEMS,
             precompute_large_lexemes=False,
             verbose_errors=False,
         )
@@ -110,7 +120,9 @@ class Matcher:
     @property
     def fault(self) -> str | None:
         """Why the matcher has failed; None if it has not."""
-        return self._native.get_error().strip()[:_MAX_MESSAGE] if self._native.is_error() else None
+        if not self._native.is_error():
+            return None
+        return self._native.get_error().strip().removesuffix(_NO_MORE).strip()[:_MAX_MESSAGE]
 
     def accepts(self, token: int) -> bool:
         """Whether a token may follow, as the mask has it: a stop token may where the text is whole."""

@@ -10,10 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.grammar import explain_fault, widen_all, widen_refused, write_grammar
+from millrace_runtime.grammar.grammar import (
+    explain_fault,
+    list_trials,
+    widen_all,
+    widen_refused,
+    write_grammar,
+)
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
 from millrace_runtime.grammar.messages import PROOF_STACK_BYTES
 from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.grammar.trial import try_beginnings
 from millrace_runtime.protocol.messages import Grammar
 
 MEMORY_BYTES: Final = 64 << 20
@@ -73,6 +80,8 @@ def _prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Gramma
         raise GrammarError(explain_fault(GrammarKind(kind), source, ahead, str(error))) from error
     num_bytes = max(0, _count_allocated() - before)
     del compiled
+    for trial in list_trials(GrammarKind(kind), source, ahead):
+        try_beginnings(vocabulary, trial)
     if num_bytes > MAX_BYTES:
         raise GrammarError(f"it takes {num_bytes} bytes of memory, more than {MAX_BYTES}: make it smaller")
     return Grammar(text, num_bytes, time.thread_time() - began, is_of_client=is_of_client)

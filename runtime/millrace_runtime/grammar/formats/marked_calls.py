@@ -15,6 +15,7 @@ from millrace_runtime.grammar.parameters import (
 _SPACE = f"({SPACE})?"
 _BREAK = r"[ \n]{0,2}"
 """One line break in Qwen's own template; others leave it out."""
+_OPENING = rf'\{{{_SPACE}"name"{_SPACE}:{_SPACE}"'
 END_OBJECT = write_regex(rf"{_SPACE}\}}")
 
 
@@ -39,15 +40,17 @@ def write_object(lark: LarkWriter, tool: CallableTool, arguments: str, before: s
     """Return the expression of a call as JSON, whose arguments have this name.
 
     The tool's schema stays a document of its own, where its references hold. `before` is the pattern of what
-    stands before it: as an expression of its own it would take three items of a parser's row for each tool.
+    stands before it. What is the same in all calls is a word of its own: with a name in it, the lexer would
+    have each blank that may stand in it once for each tool, which is beyond its limit with 256 tools.
     """
-    head = f'{before}{match_name(tool)}{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'
-    return f"{write_regex(head)} {write_arguments(lark, tool)} {END_OBJECT}"
+    opening = lark.add("OPENING", write_regex(f"{before}{_OPENING}"))
+    middle = lark.add("MIDDLE", write_regex(f'"{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'))
+    return f"{opening} {write_regex(tool.pattern)} {middle} {write_arguments(lark, tool)} {END_OBJECT}"
 
 
 def match_name(tool: CallableTool) -> str:
     """Return the regular expression of such an object's beginning, up to its name."""
-    return rf'\{{{_SPACE}"name"{_SPACE}:{_SPACE}"{tool.pattern}"'
+    return f'{_OPENING}{tool.pattern}"'
 
 
 def _write_hermes(lark: LarkWriter, tool: CallableTool) -> str:

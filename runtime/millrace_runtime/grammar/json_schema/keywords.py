@@ -18,6 +18,7 @@ from millrace_runtime.grammar.json_schema.alternatives import (
     list_types,
     name_value,
 )
+from millrace_runtime.grammar.json_schema.crowds import check_crowds
 from millrace_runtime.grammar.json_schema.patterns import (
     has_look_around,
     is_zods,
@@ -53,12 +54,11 @@ _OF_ARRAYS = ("items", "minItems", "maxItems")
 _MAX_ARRAYS = 65
 """Arrays without a repeated item that are written one by one: those of four values compile in 7 ms."""
 _MAX_ARRAY_BYTES = 16 << 10
-_MAX_OPTIONAL = 480
-"""Properties of an object that may be left out. Each is four items of the 2,000 that a row of the parser may
-have (`matcher.py`), and all of them are there behind the brace."""
+_TOO_LOW = -(2**63)
+_LOWEST = _TOO_LOW + 1024
+"""The next float above: as a minimum, pydantic and Go publish the lowest integer of 64 bits."""
 _NO_SUCH = "can't be kept by a grammar: leave it out, and check the answer for it"
 _WHY = {
-    "properties": f"has more than {_MAX_OPTIONAL} properties that may be left out: list some in `required`",
     "$ref": "refers to nothing in this schema: refer to a part of it, as `#/$defs/Name` does",
     "oneOf": "has alternatives that may fit the same value: write `anyOf`, or give each a property with a "
     "`const` of its own",
@@ -104,6 +104,7 @@ class _Rewriting:
                     rule(self, place)
             self._drop_annotations(place)
         self._alternatives.require_tags()
+        check_crowds(self._root)
 
     def bind_reference(self, place: Place) -> None:
         if follow(self._root, place.schema) is None and not self._has_names:
@@ -172,12 +173,11 @@ class _Rewriting:
         values = [value for value in list_listed(known) if named is None or named in list_types(value)]
         return list({name_value(value) or json.dumps(value): value for value in values}.values())
 
-    def bind_properties(self, place: Place) -> None:
-        properties, required = place.schema["properties"], place.schema.get("required")
-        if isinstance(properties, dict) and len(properties) > _MAX_OPTIONAL:
-            needed = required if isinstance(required, list) else []
-            if len(properties.keys() - {name for name in needed if isinstance(name, str)}) > _MAX_OPTIONAL:
-                _refuse(place, "properties")
+    def bind_minimum(self, place: Place, keyword: str) -> None:
+        """The library takes bounds for floats, and can't write the lowest ones."""
+        bound = place.schema[keyword]
+        if isinstance(bound, int | float) and bound <= _TOO_LOW:
+            place.schema[keyword] = _LOWEST
 
     def bind_names(self, place: Place) -> None:
         names = place.schema.pop("propertyNames")
@@ -263,7 +263,8 @@ def _refuse_used(keyword: str) -> Callable[[_Rewriting, Place], None]:
 _RULES: dict[str, Callable[[_Rewriting, Place], None]] = {
     "$ref": _Rewriting.bind_reference,
     "format": _Rewriting.bind_format,
-    "properties": _Rewriting.bind_properties,
+    "minimum": lambda rules, place: rules.bind_minimum(place, "minimum"),
+    "exclusiveMinimum": lambda rules, place: rules.bind_minimum(place, "exclusiveMinimum"),
     "pattern": _Rewriting.bind_pattern,
     "uniqueItems": _Rewriting.bind_unique_items,
     "propertyNames": _Rewriting.bind_names,
