@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
+from testing.gateway_http import read_all
 from tests.runtime.api.served import Served
 from tests.runtime.api.test_connections import connect, read_to_end
 
@@ -99,3 +101,32 @@ async def test_an_offer_to_upgrade_is_declined_and_the_request_served(
         writer.write(GET.replace(b"\r\n\r\n", b"\r\n" + H2C + b"\r\n") + GET)
         for _ in range(2):
             assert b"200 OK" in await reader.readuntil(b"}")
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "statuses"),
+    [
+        (b"/health", b"", [b"200", b"200"]),
+        (b"/v1/stream", b"", [b"400"]),
+        (
+            b"/v1/stream",
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: a\r\nOrigin: http://b\r\n",
+            [b"403"],
+        ),
+    ],
+    ids=["another path", "no key", "another origin"],
+)
+@pytest.mark.parametrize("is_split", [True, False])
+async def test_the_body_of_a_handshake_is_no_request(
+    served: Served, target: bytes, more: bytes, statuses: list[bytes], *, is_split: bool
+) -> None:
+    """A proxy passes such a body on and keeps the connection: the next client would get its answer."""
+    body = GET.replace(b"/version", b"/smuggled")
+    head = b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%b" % (target, more)
+    async with connect(served) as (reader, writer):
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        if is_split:
+            await asyncio.sleep(0.02)
+        writer.write(body + GET.replace(b"Host", b"Connection: close\r\nHost"))
+        answer = await read_all(reader, 5)
+    assert re.findall(rb"HTTP/1\.1 (\d+) ", answer) == statuses
