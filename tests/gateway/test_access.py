@@ -638,3 +638,28 @@ async def test_a_service_made_anew_has_new_turns(bench: Bench) -> None:
     assert (await ask(bench))[0] == 200
     turnstiles = bench.gateway.tenancy.turnstiles
     assert [one.num_inside for one in turnstiles._turnstiles.values()] == [0]
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+async def test_a_body_that_ends_after_its_services_end_leaves_nothing(
+    bench: Bench, *, is_counted: bool
+) -> None:
+    await start(bench)
+    body = json.dumps(BODY).encode()
+    path = contract.PATH_TOKENIZE if is_counted else PATH
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: chat.team.svc",
+        "Api-Key: mr-ada",
+        f"Content-Length: {len(body)}",
+    ]
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]))
+    writer.write("\r\n".join([*lines, "\r\n"]).encode() + body[:9])
+    await bench.until(lambda: bench.gateway.bodies.num_bytes)
+    bench.remove_services()
+    writer.write(body[9:])
+    assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
+    tenancy = bench.gateway.tenancy
+    assert (tenancy.turnstiles._turnstiles, tenancy.counting._turnstiles) == ({}, {})
+    assert tenancy.guard._policies == {}
+    writer.close()

@@ -1,6 +1,8 @@
 """What the bodies of requests may take of a gateway's memory and time."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -119,14 +121,14 @@ async def test_a_body_is_let_go_when_its_answer_begins(bench: Any, intake: Calla
     bench.add_service("team", "chat", served="llama")
     await bench.add_upstream("team", "chat", stream)
     body = json.dumps({"model": "llama", "prompt": "x" * 500_000}).encode()
-    async with bench.client.post(bench.url + PATH, data=body) as answer:
+    async with bench.client.post(bench.url + PATH, data=body, headers={"X-Long": "x" * 50_000}) as answer:
         assert await answer.content.readany() == b"begun"
         assert bench.value("millrace_gateway_body_bytes") == 0
         held.append(intake())
         release.set()
         assert await answer.content.read() == b""
     assert held[0] >= 500_000
-    assert held[1] < 100_000
+    assert held[1] < 40_000
 
 
 @pytest.mark.parametrize("bench", [{"body_seconds": 0.05}], indirect=True)
@@ -152,3 +154,67 @@ async def test_a_request_whose_body_is_under_way_counts_its_head(bench: Any) -> 
     await bench.until(lambda: bench.value("millrace_gateway_body_bytes") > 18_000)
     writer.close()
     await bench.until(lambda: bench.value("millrace_gateway_body_bytes") == 0)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+async def test_a_long_head_at_a_silent_replica_counts_until_its_answer(
+    bench: Any, *, websocket: bool
+) -> None:
+    """Four hundred of them took 84 MiB, and counted nothing."""
+    release = asyncio.Event()
+
+    async def hold(_request: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", hold)
+    sent = HOST | {"X-Long": "x" * 50_000}
+    if websocket:
+        sent |= {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    method, path = ("GET", "/v1/stream") if websocket else ("POST", PATH)
+    asked = asyncio.create_task(bench.client.request(method, bench.url + path, data=b"", headers=sent))
+    await bench.until(lambda: bench.value("millrace_gateway_body_bytes") > 100_000)
+    release.set()
+    async with await asked as answer:
+        assert answer.status == (502 if websocket else 200)
+    assert bench.value("millrace_gateway_body_bytes") == 0
+
+
+async def open_body(bench: Any, *, key: str = "", host: str = "gw", num_bytes: int = 0) -> Any:
+    """Begin a request whose body never ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]))
+    lines = [f"POST {PATH} HTTP/1.1", f"Host: {host}", "Content-Length: 1000000", f"Api-Key: {key}", "\r\n"]
+    writer.write("\r\n".join(lines).encode() + b"x" * num_bytes)
+    return reader, writer
+
+
+@pytest.mark.parametrize("bench", [{"body_memory_bytes": 100_000}], indirect=True)
+async def test_strangers_who_fill_the_part_of_unknown_services_refuse_nobody_with_a_key(bench: Any) -> None:
+    """Nor those whose body comes with its head."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", answer)
+    entry = json.dumps({"sha256": [hashlib.sha256(b"mr-ada").hexdigest()]}).encode()
+    secret = {
+        "metadata": {"namespace": "team", "name": "keys"},
+        "data": {"ada": base64.b64encode(entry).decode()},
+    }
+    bench.gateway.tenancy.keys.apply(secret)
+    sizes = (25_000, 10_000, 1_000, 1_000, 1_000)
+    writers = [(await open_body(bench, num_bytes=num_bytes))[1] for num_bytes in sizes]
+    await bench.until(lambda: bench.value("millrace_gateway_body_bytes") > 40_000)
+    reader, writer = await open_body(bench, num_bytes=5_000)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+    body = json.dumps({"model": "chat", "prompt": "x" * 9_000}).encode()
+    async with bench.client.post(bench.url + PATH, data=body) as found:
+        assert found.status == 200
+    taken = bench.value("millrace_gateway_body_bytes")
+    writers += [writer, (await open_body(bench, key="mr-ada", num_bytes=9_000))[1]]
+    await bench.until(lambda: bench.value("millrace_gateway_body_bytes") >= taken + 9_000)
+    assert set(bench.gateway.bodies._parts) == {None, "team"}
+    for writer in writers:
+        writer.close()

@@ -27,9 +27,13 @@ class Admission:
 
     @property
     def num_used(self) -> int | None:
-        """The tokens that it counts with; None: nobody knows."""
+        """The tokens that its tenant pays for; None: no replica has begun it.
+
+        Where nobody knows what a begun request has used, it is the estimate: its client may have left just
+        before the end.
+        """
         if self.usage is None:
-            return None
+            return self.estimate if self.has_begun else None
         used = self.usage.num_tokens
         return max(used, self.estimate) if self.may_be_more else used
 

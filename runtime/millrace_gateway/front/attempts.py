@@ -84,7 +84,8 @@ class Attempts:
             return
         if exchange.route.sleeper.hold_seconds > 0:
             await self._hold(exchange)
-        if not self._catalogue.ready_replicas(exchange.route):
+        is_gone = self._catalogue.renew(exchange.route) is None
+        if is_gone or not self._catalogue.ready_replicas(exchange.route):
             raise self.describe_absence(exchange)
 
     async def find_answer(self, exchange: Exchange, replica: Replica | None) -> None:
@@ -120,6 +121,7 @@ class Attempts:
 
     async def _relay_websocket(self, exchange: Exchange, replica: Replica) -> None:
         answer = await self._ask(exchange, replica)
+        exchange.upstream.release()
         try:
             self._balancer.note_answer(replica, answer.head.status, self._now(), is_generation=False)
             await relay_websocket(exchange.request, answer)

@@ -9,15 +9,14 @@ from millrace_gateway.settings import Settings
 
 
 async def read_body(request: Request, share: BodyShare, settings: Settings) -> bytes:
-    """Return the body. It counts bytes as they arrive: a large announced length alone takes no room.
+    """Return the body. One that comes later than its head counts as it arrives.
 
-    Raises BodyTooLargeError, BusyError and SlowBodyError.
+    So a large announced length alone takes no room. Most come with their heads: such a body is counted by the
+    caller, once its service is known. Raises BodyTooLargeError, BusyError and SlowBodyError.
     """
-    if request.announced_bytes > settings.max_body_bytes:
+    if max(request.announced_bytes, request.num_body_bytes) > settings.max_body_bytes:
         raise describe_size(settings)
-    if request.is_complete:  # most are, as they come with their head
-        _count(request, 0, share, settings)
-    else:
+    if not request.is_complete:
         await _await_body(request, share, settings)
     return request.take_body()
 

@@ -1,10 +1,14 @@
 """The memory budget of request bodies. Pure.
 
 The gateway holds a body until a replica has begun to answer: until then another replica may have to get it.
-Each namespace has a part of the budget, and bodies of still unknown services share one. A part may grow while
-it is no larger than the free rest: alone to a half of the budget, beside a part with a third to another
-third. So even tenants that fill several parts leave room for the others. The bodies of one client with a key
-grow in their namespace's part by the same rule: other clients of the service keep some of it.
+Each namespace has a part of the budget. A part may grow while it is no larger than the free rest: alone to a
+half of the budget, beside a part with a third to another third. So even tenants that fill several parts leave
+room for the others. The bodies of one client with a key grow in their namespace's part by the same rule: the
+other clients of the service keep some of it.
+
+Whose a body is, the Host says, or `model` in it once it has arrived: a body that comes with its head counts
+only then. One that is still under way to an unknown service counts for the owner of its key. All those
+without a key share one part, which a stranger may fill.
 """
 
 from collections import Counter
@@ -88,17 +92,23 @@ class BodyShare:
             self._is_held = self.grow(max(self._head_bytes, HELD_BYTES - self._num_bytes))
         return self._is_held
 
-    def assign(self, namespace: str, client: Hashable = None) -> bool:
+    def hold_long_head(self) -> bool:
+        """Count the head if it is longer than a usual one, until a replica begins to answer.
+
+        Return whether there was room.
+        """
+        return self._head_bytes <= HELD_BYTES or self.hold()
+
+    def assign(self, namespace: str, client: Hashable = None, num_bytes: int = 0) -> bool:
         """Move the share to the part of the service's namespace, and of its client if it is known now.
 
-        Return whether it had room.
+        `num_bytes` are added there. Return whether it had room.
         """
         client = self._client if client is None else client
-        if (namespace, client) == (self._namespace, self._client):
-            return True
-        num_bytes = self._num_bytes
-        self.release()
-        self._namespace, self._client = namespace, client
+        if (namespace, client) != (self._namespace, self._client):
+            num_bytes += self._num_bytes
+            self.release()
+            self._namespace, self._client = namespace, client
         return self.grow(num_bytes)
 
     def release(self) -> None:

@@ -6,7 +6,7 @@ from millrace_gateway.access.access_log import LoggedRequest
 from millrace_gateway.access.admission import Admission, read_usage
 from millrace_gateway.access.credentials import read_credentials
 from millrace_gateway.access.errors import MissingKeyError, RateLimitedError, UnknownKeyError
-from millrace_gateway.access.identity import Client
+from millrace_gateway.access.identity import Client, Tenant
 from millrace_gateway.access.keys import KeyIndex
 from millrace_gateway.access.limits.estimate import USUAL_COMPLETION, estimate_tokens
 from millrace_gateway.access.limits.limiter import Limiter
@@ -97,6 +97,15 @@ class Guard:
         if not policy.needs_key:
             return None
         return self._keys.find(policy.secret, find_credentials(request), service.key)
+
+    def find_owner(self, request: Request) -> Tenant | None:
+        """Return whose key a request for a still unknown service carries; None if no Secret has it."""
+        try:
+            credentials = find_credentials(request)
+        except UnknownKeyError:  # the service may need none
+            return None
+        clients = self._keys.find_all(credentials) if credentials else []
+        return clients[0].tenant if clients else None
 
     def admit(self, exchange: Exchange, num_body_bytes: int) -> Admission | None:
         """Reserve the request in the limits of its client and its service; None: it has neither.

@@ -47,6 +47,8 @@ _SENT_PREFIXES = (b"accept", b"content-", b"openai-", b"x-b3-")
 _WEBSOCKET = frozenset(
     {b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-accept"}
 )
+_READ_LATER = frozenset({b"origin", b"x-request-id"})
+"""When the answer begins, and for the log."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -81,6 +83,14 @@ class RequestHeaders:
         """Return the headers for a replica of a request that asks for a WebSocket."""
         own = [header for header in headers if header[0] in _WEBSOCKET]
         return [*self.choose(headers), *own, (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
+
+
+def keep_read_later(headers: Headers) -> None:
+    """Remove what nobody reads of a client's headers once those for a replica are chosen.
+
+    The client connection's parser has the same list until the next request.
+    """
+    headers[:] = [header for header in headers if header[0] in _READ_LATER]
 
 
 def response_headers(headers: Headers) -> Headers:

@@ -15,11 +15,9 @@ from millrace_gateway.access.limits.estimate import estimate_tokens, estimate_tu
 from millrace_gateway.errors import (
     BusyError,
     ModelNotFoundError,
-    NoReplicaError,
     NotSyncedError,
     RequestRefusedError,
     UnsupportedEncodingError,
-    UpstreamFailedError,
 )
 from millrace_gateway.front.attempts import Attempts
 from millrace_gateway.front.body import describe_fullness, read_body
@@ -27,12 +25,8 @@ from millrace_gateway.front.body_budget import BodyBudget
 from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.exchange import Exchange
 from millrace_gateway.front.guard import Guard
-from millrace_gateway.front.headers import (
-    RequestHeaders,
-    drop_credentials,
-    find_query,
-)
-from millrace_gateway.front.refusals import write_refusal
+from millrace_gateway.front.headers import RequestHeaders, drop_credentials, find_query, keep_read_later
+from millrace_gateway.front.refusals import judge_refusal, write_refusal
 from millrace_gateway.front.turnstiles import Turn, Turnstiles
 from millrace_gateway.front.upstream import Upstream, UpstreamRequest
 from millrace_gateway.http.head import write_headers
@@ -44,14 +38,7 @@ from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.route.preference import Preferences
-from millrace_gateway.route.routing import (
-    Addressed,
-    HostPolicy,
-    HostRule,
-    address,
-    find_model,
-    route_host,
-)
+from millrace_gateway.route.routing import Addressed, HostPolicy, HostRule, address, find_model, route_host
 from millrace_gateway.settings import Settings
 
 _SESSION = b"x-session-id"
@@ -138,9 +125,7 @@ class Proxy:
 
     async def _serve(self, exchange: Exchange) -> None:
         rule = self.route_host(exchange.request)
-        if rule.route is not None:  # a stranger's body takes no memory of those who have keys
-            client = self._guard.check_key(exchange.request, rule.route)
-            exchange.share.assign(rule.route.namespace, client and client.tenant)
+        self._assign_early(exchange, rule)
         body = await self._read(exchange, rule)
         exchange.admission = admission = self._guard.admit(exchange, len(body))
         if admission is not None and admission.client is not None:
@@ -198,6 +183,18 @@ class Proxy:
             self._metrics.begin(service).end(Outcome.REFUSED)
             raise describe_fullness(self._settings)
 
+    def _assign_early(self, exchange: Exchange, rule: HostRule) -> None:
+        """Count a body as its client's before it has arrived, as far as Host and key show whose it is.
+
+        So a stranger's body takes no memory of those who have keys. Raises the refusals of `access.errors`.
+        """
+        request, share = exchange.request, exchange.share
+        if rule.route is not None:
+            client = self._guard.check_key(request, rule.route)
+            share.assign(rule.route.namespace, client and client.tenant)
+        elif not request.is_complete and (owner := self._guard.find_owner(request)) is not None:
+            share.assign(owner.namespace, owner)
+
     def _begin_wait(self, exchange: Exchange) -> None:
         """Let a request wait for its turn, if there is memory for it. Raises BusyError."""
         if not exchange.share.hold():
@@ -226,18 +223,26 @@ class Proxy:
     async def _read(self, exchange: Exchange, rule: HostRule) -> bytes:
         """Return the body, once the service is known and its namespace has room for the body."""
         request, share, route = exchange.request, exchange.share, rule.route
+        comes_later = not request.is_complete
         try:
             body = await read_body(request, share, self._settings)
+            if comes_later:
+                rule = self.route_host(request)  # the service may be another one now, or gone
             addressed = self._address(request, rule, body)
             route = self._guard.narrow(addressed.route, self._catalogue.find)
             exchange.note_address(route, addressed)
-            if not share.assign(route.namespace):
-                raise describe_fullness(self._settings)
+            self._hold(exchange, 0 if comes_later else len(body))
         except BusyError:
             if route is not None:
                 self._metrics.begin(route.sleeper.key).end(Outcome.REFUSED)
             raise
         return body
+
+    def _hold(self, exchange: Exchange, num_bytes: int) -> None:
+        """Count so many bytes of a body, and a long head, for the service's namespace. Raises BusyError."""
+        share = exchange.share
+        if not (share.assign(exchange.route.namespace, num_bytes=num_bytes) and share.hold_long_head()):
+            raise describe_fullness(self._settings)
 
     def _prepare(self, exchange: Exchange, body: bytes) -> None:
         """Make the request for replicas, and find out which of several it would rather have."""
@@ -254,6 +259,7 @@ class Proxy:
             model=exchange.model,
             share=exchange.share,
         )
+        keep_read_later(request.headers)
 
     async def _serve_websocket(self, exchange: Exchange) -> None:
         """Connect a WebSocket to a replica. The Host names the service, or `model` in the query does."""
@@ -265,11 +271,13 @@ class Proxy:
         )
         exchange.route = route
         exchange.admission = self._guard.admit(exchange, 0)
+        self._hold(exchange, 0)
         lines = write_headers(self._headers.choose_handshake(request.headers))
         path = drop_credentials(request.target)
         exchange.upstream = UpstreamRequest(
             request.method, path, lines, body=b"", model=None, share=exchange.share, is_handshake=True
         )
+        keep_read_later(request.headers)
         self._activity.begin(route.sleeper.key)
         try:
             await self._attempts.connect_websocket(exchange)
@@ -285,10 +293,3 @@ class Proxy:
                 "The body is compressed and the Host names no service: send it uncompressed."
             )
         return address(self._catalogue, body, rule)
-
-
-def judge_refusal(refusal: RequestRefusedError) -> Outcome:
-    """Return the outcome of a request that ends with a refusal."""
-    if isinstance(refusal, NoReplicaError):
-        return Outcome.NO_REPLICA
-    return Outcome.UPSTREAM_ERROR if isinstance(refusal, UpstreamFailedError) else Outcome.REFUSED

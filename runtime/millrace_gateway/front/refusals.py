@@ -1,9 +1,10 @@
-"""Writes a refusal as the clients of a path read it: OpenAI's, or Anthropic's at /v1/messages."""
+"""Judges refusals, and writes them as the clients of a path read them: OpenAI's, or Anthropic's."""
 
 import json
 from collections.abc import Mapping
 
-from millrace_gateway.errors import RequestRefusedError
+from millrace_gateway.errors import NoReplicaError, RequestRefusedError, UpstreamFailedError
+from millrace_gateway.report.metrics import Outcome
 from millrace_runtime.contract import PATH_MESSAGES, PATH_RESPONSES
 
 _ANTHROPIC_TYPES: Mapping[int, str] = {
@@ -39,3 +40,10 @@ def write_document(document: bytes, path: str) -> bytes:
     """Return a replica's own refusal, or ours, as the last event of a stream."""
     named = b"event: error\n" if path.startswith(PATH_MESSAGES) or path == PATH_RESPONSES else b""
     return named + b"data: " + document.replace(b"\n", b" ") + b"\n\n"
+
+
+def judge_refusal(refusal: RequestRefusedError) -> Outcome:
+    """Return the outcome of a request that ends with a refusal."""
+    if isinstance(refusal, NoReplicaError):
+        return Outcome.NO_REPLICA
+    return Outcome.UPSTREAM_ERROR if isinstance(refusal, UpstreamFailedError) else Outcome.REFUSED

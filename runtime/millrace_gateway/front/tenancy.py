@@ -62,9 +62,16 @@ class Tenancy:
         )
 
     def refresh(self) -> None:
-        """Let those go who wait for replicas that say nothing, and note which gateways are silent."""
-        self.turnstiles.refresh()
-        self.counting.refresh()
+        """Let those go who wait for replicas that say nothing, and note which gateways are silent.
+
+        A fault of our own at one service stops no turns of the others.
+        """
+        for turnstiles in (self.turnstiles, self.counting):
+            for service in turnstiles.list_busy():
+                try:
+                    turnstiles.refresh(service)
+                except Exception:
+                    logger.exception("a look at the replicas of service %s failed", service)
         self._exchange.refresh()
 
     def forget_deleted(self, changes: ServiceChanges) -> None:

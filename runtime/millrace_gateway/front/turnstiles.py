@@ -10,6 +10,7 @@ from millrace_gateway.access.fairness.turnstile import Turnstile
 from millrace_gateway.access.fairness.window import Load, Present, Window
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.errors import DrainingError
+from millrace_gateway.front.holding import Arrival, Waker
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
 
@@ -36,7 +37,8 @@ class Turnstiles:
         self._find_replicas = find_replicas
         self._find_counts = find_counts
         self._turnstiles: dict[ServiceKey, Turnstile] = {}
-        self._arrivals: dict[Ticket, asyncio.Future[None]] = {}
+        self._arrivals: dict[Ticket, Arrival] = {}
+        self._waker = Waker()
         self._is_closed = False
         self.num_gateways = 1
         """The gateways that share the services, with this one."""
@@ -112,11 +114,13 @@ class Turnstiles:
             load = Load(report.waiting, report.running, report.max_sequences, report.kv_usage)
             self._wake(turnstile.note_load(replica.uid, load, num_here))
 
-    def refresh(self) -> None:
-        """Look which replicas there are, and let those go that have room. To be called now and then."""
-        for service, turnstile in self._turnstiles.items():
-            if not turnstile.is_idle:
-                self._wake(turnstile.note_replicas(self._find_replicas(service)))
+    def list_busy(self) -> list[ServiceKey]:
+        """Return the services of which requests wait or are at replicas."""
+        return [service for service, turnstile in self._turnstiles.items() if not turnstile.is_idle]
+
+    def refresh(self, service: ServiceKey) -> None:
+        """Look which replicas a busy service has, and let those go that have room. Call it now and then."""
+        self._wake(self._turnstiles[service].note_replicas(self._find_replicas(service)))
 
     def count_waiting(self) -> dict[ServiceKey, int]:
         """Return how many requests wait for their turns, of each service that has some."""
@@ -131,7 +135,10 @@ class Turnstiles:
                 self._wake(turnstile.queue.release(math.inf))
 
     def _wake(self, tickets: list[Ticket]) -> None:
-        for ticket in tickets:
-            arrival = self._arrivals.get(ticket)
-            if arrival is not None and not arrival.done():
-                arrival.set_result(None)
+        arrivals = (self._arrivals.get(ticket) for ticket in tickets)
+        self._waker.wake({arrival: _is_released for arrival in arrivals if arrival is not None})
+
+
+def _is_released() -> bool:
+    """Whether a request whose turn has come still may go: nobody takes it back."""
+    return True

@@ -4,8 +4,6 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-import msgspec
-
 from millrace_gateway.errors import (
     BadRequestError,
     BrokenAnswerError,
@@ -18,7 +16,7 @@ from millrace_gateway.http.head import Headers, find_header, write_headers
 from millrace_gateway.http.pool import Pool
 from millrace_gateway.http.replica_connection import AnswerHead, ReplicaConnection
 from millrace_gateway.http.sockets import REPLICA_SECONDS
-from millrace_gateway.route.body_fields import replace_model
+from millrace_gateway.route.body_fields import MalformedBodyError, replace_model
 from millrace_gateway.route.objects import Replica
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import HEADER_DRAINING, HEADER_GATEWAY_TOKEN, PORT_HTTP
@@ -131,7 +129,7 @@ class Upstream:
         request.is_sent = False
         try:
             request.put_model(replica.served_name)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except MalformedBodyError as error:
             raise BadRequestError(f"The request body is not JSON: {error}.") from error
         connection = self._pool.take(replica.uid)
         if connection is None:

@@ -136,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self.writer.flow = self._active = self._task = None
         if not request.keeps_alive or self._transport.is_closing():
-            self._finish(is_sending=not request.is_complete)
+            self._finish(is_sending=self._is_over or not request.is_complete or bool(self._backlog.held))
         elif self.writer.is_paused:  # a client that does not read gets no further answers
             self.pause_reading()
         else:

@@ -8,6 +8,8 @@ Header = tuple[bytes, bytes]
 """A header's name in lower case, and its value."""
 Headers = list[Header]
 
+FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+"""Headers that announce a body."""
 EVENT_STREAM = b"text/event-stream"
 
 

@@ -2,17 +2,21 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import httptools
 
 from millrace_gateway.errors import BrokenAnswerError
-from millrace_gateway.http.head import Headers, find_header
+from millrace_gateway.http.head import FRAMING, Headers
+from millrace_gateway.http.sink import Sink
 from millrace_gateway.http.sockets import REPLICA_SECONDS, keep_alive
 
 MAX_HEAD_BYTES = 256 * 1024
 """Also of anything else that is no body, such as trailers: a tenant's replica may never end them."""
+_MAX_HEADERS = 256
+"""Of an answer with its trailer: reading and filtering 65,000 empty ones would hold the loop for 0.1 s."""
 _MAX_REASON_BYTES = 128
+_JOINED_BYTES = 64 * 1024
+"""Up to this length one write of head and body costs less than two."""
 _SWITCHING = 101
 
 
@@ -23,22 +27,6 @@ class AnswerHead:
     status: int = 0
     reason: bytes = b""
     headers: Headers = field(default_factory=list)
-
-
-class Sink(Protocol):
-    """Takes the body of an answer."""
-
-    def take(self, pieces: list[bytes]) -> None:
-        """Take pieces of the body, at least one, as they came in one read."""
-
-    def end(self, *, is_whole: bool) -> None:
-        """Note the end; not whole if the replica broke off."""
-
-    def pause_client(self) -> None:
-        """Take no more bytes from the client for now: the replica is slow."""
-
-    def resume_client(self) -> None:
-        """Take bytes from the client again."""
 
 
 class ReplicaConnection(asyncio.Protocol):
@@ -53,6 +41,7 @@ class ReplicaConnection(asyncio.Protocol):
         "_is_whole",
         "_keeps_alive",
         "_may_switch",
+        "_num_headers",
         "_num_loose_bytes",
         "_parser",
         "_pieces",
@@ -70,6 +59,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._head = AnswerHead()
         self._num_loose_bytes = 0
         """Bytes since the last complete head, piece of a body, or end of an answer."""
+        self._num_headers = 0
         self._pieces: list[bytes] = []
         self._sink: Sink | None = None
         self._is_asked = False
@@ -97,6 +87,13 @@ class ReplicaConnection(asyncio.Protocol):
         self.is_lost = True
         self._break(error or ConnectionResetError("the replica closed the connection"))
 
+    def eof_received(self) -> None:
+        """End an answer of HTTP/1.0 without a length: its end is the connection's, unless that is a reset."""
+        is_http_10 = self._head.status >= 200 and self._parser.get_http_version() == "1.0"
+        if self._is_asked and is_http_10 and FRAMING.isdisjoint(name for name, _ in self._head.headers):
+            self._is_whole = True
+            self._pass()
+
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, and pass on what they have of the body."""
         if not self._is_asked:
@@ -116,7 +113,8 @@ class ReplicaConnection(asyncio.Protocol):
                 self._keeps_alive = False
                 self._pass()
                 return
-            self._break(BrokenAnswerError(f"no HTTP: {error}"))
+            own = error.__context__
+            self._break(own if isinstance(own, BrokenAnswerError) else BrokenAnswerError(f"no HTTP: {error}"))
             return
         self._pass()
         if self._num_loose_bytes > MAX_HEAD_BYTES:
@@ -147,6 +145,9 @@ class ReplicaConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. Those of a body's end are dropped."""
+        self._num_headers += 1
+        if self._num_headers > _MAX_HEADERS:
+            raise BrokenAnswerError(f"it has more than {_MAX_HEADERS} headers")
         if not self._head.status:
             self._head.headers.append((name.lower(), value))
 
@@ -188,7 +189,7 @@ class ReplicaConnection(asyncio.Protocol):
         if not self.is_open:
             raise ConnectionResetError("the connection is closed")
         self._is_asked, self._is_whole, self._num_loose_bytes, self._has_body = True, False, 0, has_body
-        self._may_switch = may_switch
+        self._may_switch, self._num_headers, self._head = may_switch, 0, AnswerHead()
         self._arrival = asyncio.get_running_loop().create_future()
         if len(body) > _JOINED_BYTES:
             self._transport.writelines([head, body])
@@ -284,12 +285,3 @@ class ReplicaConnection(asyncio.Protocol):
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.end(is_whole=False)
-
-
-_JOINED_BYTES = 64 * 1024
-"""Up to this length one write of head and body costs less than two."""
-
-
-def read_length(head: AnswerHead) -> bytes | None:
-    """Return the announced length of the body; None without one."""
-    return find_header(head.headers, b"content-length")

@@ -6,10 +6,9 @@ from typing import NoReturn, Protocol
 import httptools
 
 from millrace_gateway.errors import BadHttpError, HeadTooLargeError, RequestRefusedError, TargetTooLongError
-from millrace_gateway.http.head import Headers, write_headers
+from millrace_gateway.http.head import FRAMING, Headers, write_headers
 from millrace_gateway.http.limits import ConnectionLimits
 
-_FRAMING = (b"content-length", b"transfer-encoding")
 _HEADER_BYTES, _REQUEST_BYTES = 128, 512
 """The memory of a header and of a request beside their bytes: objects of Python."""
 _PIECE_BYTES, _LINES_BYTES = 16 * 1024, 1024
@@ -93,9 +92,12 @@ class RequestParser:
 
     @property
     def num_kept_bytes(self) -> int:
-        """About the memory of a head that has arrived in part: at most twice its bytes, and its headers'."""
+        """About the memory of a head that has arrived in part: at most twice its bytes, and its headers'.
+
+        httptools gathers what is no body of a request, such as a part of a trailer.
+        """
         if self._is_in_body or not self.num_loose_bytes:
-            return 0
+            return self.num_loose_bytes
         return self.num_loose_bytes + self._num_head_bytes + _HEADER_BYTES * len(self._headers)
 
     def feed(self, data: bytes) -> bytes:
@@ -123,7 +125,7 @@ class RequestParser:
                 data = data[offer.args[0] :]
                 if self._is_tunnel:
                     return data
-                framing = [header for header in self._headers if header[0] in _FRAMING]
+                framing = [header for header in self._headers if header[0] in FRAMING]
                 self._parser = httptools.HttpRequestParser(self)
                 self._is_in_copy = True
                 self._parser.feed_data(b"POST / HTTP/1.1\r\n" + write_headers(framing) + b"\r\n")
@@ -170,10 +172,9 @@ class RequestParser:
         num_twice = self._num_head_bytes + 2 * len(self._target)
         head.num_bytes = 2 * num_twice + _HEADER_BYTES * len(self._headers) + _REQUEST_BYTES
         self._target = b""
-        offers = self._parser.should_upgrade()
-        head.keeps_alive = offers or self._parser.should_keep_alive()
-        if offers and head.method == b"GET":
-            head.asks_for_websocket = (b"upgrade", b"websocket") in _lower(self._headers)
+        head.keeps_alive = self._parser.should_keep_alive()
+        if self._parser.should_upgrade() and self._is_handshake(head):
+            head.asks_for_websocket, head.keeps_alive = True, False
         self._is_tunnel = self._receiver.take_head(head) and head.asks_for_websocket
 
     def on_body(self, body: bytes) -> None:
@@ -186,6 +187,18 @@ class RequestParser:
         self.num_loose_bytes = 0
         if self._is_tunnel or not self._parser.should_upgrade():
             self._receiver.take_end()
+
+    def _is_handshake(self, head: RequestHead) -> bool:
+        """Whether the head, which offers another protocol, asks for a WebSocket.
+
+        httptools ends such a request at its head, and a proxy that reads its length sends a body: if the
+        connection lived on, that body would be the next client's request (request smuggling).
+        """
+        if head.method != b"GET" or head.is_http_10 or (b"upgrade", b"websocket") not in _lower(head.headers):
+            return False
+        if any(name in FRAMING and value.strip(b"0") for name, value in head.headers):
+            self._stop(BadHttpError("A request for a WebSocket has no body."))
+        return True
 
     def _read_head(self) -> RequestHead:
         headers, version, target = (
@@ -201,8 +214,8 @@ class RequestParser:
                 host = value
             elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
                 self._stop(BadHttpError("The only Transfer-Encoding is chunked, in HTTP/1.1."))
-        if version not in ("1.1", "1.0"):
-            self._stop(BadHttpError(f"HTTP/{version} is not spoken here: use HTTP/1.1."))
+        method = self._parser.get_method()
+        self._check_line(method, version)
         if host is None and version == "1.1":
             self._stop(BadHttpError("A request needs exactly one Host header."))
         authority = (host or b"").decode("latin-1")
@@ -213,7 +226,13 @@ class RequestParser:
             authority, target = absolute[1], absolute[2] or "/"
         if "#" in target:
             self._stop(BadHttpError("The request's target has a fragment."))
-        return RequestHead(self._parser.get_method(), target, authority, headers, is_http_10=version == "1.0")
+        return RequestHead(method, target, authority, headers, is_http_10=version == "1.0")
+
+    def _check_line(self, method: bytes, version: str) -> None:
+        if method == b"CONNECT":
+            self._stop(BadHttpError("This server is no forward proxy: it has no CONNECT."))
+        if version not in ("1.1", "1.0"):
+            self._stop(BadHttpError(f"HTTP/{version} is not spoken here: use HTTP/1.1."))
 
     def _stop(self, fault: RequestRefusedError) -> NoReturn:
         """Stop httptools within one of its calls."""

@@ -1,12 +1,14 @@
 """Reads the few fields of a request's body that the gateway needs. Pure.
 
 The JSON parser is the replicas' own: both refuse the same bodies, and of a repeated key the last value
-counts. Values are not decoded and encoded again, so each is forwarded unchanged.
+counts. So another model is written once more, at the end, and the client's bytes before it stay as they are.
+Bodies were decoded and encoded again: 7 MiB of keys held the event loop for a second, and took 141 MiB.
 
-A body of up to 2 MiB is parsed whole. 8 MiB of messages would hold the event loop for 4 ms, of token ids for
-9, of empty prompts for 26 (by hand). Of a longer one the gateway parses what is around `model`: clients write
-it first, or behind the messages. An `n` elsewhere would take 128 places at the replicas for one, so it counts
-as 128. A body above 256 KiB is not written again whole with another model: it is replaced there.
+A body of up to 2 MiB is parsed whole. Messages take 1 ms of the event loop then, and what takes longest, keys
+that repeat, 15 to 20 (by hand). Of a longer body the gateway parses what is around `model`: clients write it
+first, or behind the messages. An `n` elsewhere would take 128 places at the replicas for one, so it counts as
+128. Only where a parser alone finds the model, because the key stands elsewhere or is there twice, a longer
+body is parsed whole, too: 8 MiB take 12 to 90 ms (by hand).
 """
 
 import math
@@ -19,11 +21,10 @@ from millrace_runtime.mended_json import BYTE_ORDER_MARK, MOST_HALVES, count_hal
 WHOLE_BYTES = 2 << 20
 """A longer body has more than half a million tokens of text. Few models take it."""
 LONG_BYTES = 256 * 1024
-"""A shorter body is written again whole, and mended: at most 0.4 ms."""
+"""A shorter body is mended here, if replicas would mend it; so long a part around `model` is parsed."""
 _HEAD_BYTES = 4096
-_KEY = b'"model"'
+_KEY, _SPACES = b'"model"', b" \t\r\n"
 _VALUE = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
-_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _MOST_PARTS, _MOST_PROMPTS = 1024, 128
 """Of a list that is parsed; and that a replica takes."""
@@ -99,20 +100,19 @@ def read_fields(body: bytes) -> BodyFields:
 
 def _read_around(body: bytes) -> BodyFields | None:
     """Return the fields around `model`, with the most sequences; None if only a parser finds the model."""
-    if _find_model(body) is None:
-        return None
     fields = _read_end(body) or _read_start(body)
     return fields and msgspec.structs.replace(fields, num_choices=_MOST_PROMPTS)
 
 
 def replace_model(body: bytes, model: str) -> bytes:
-    """Return a body with another model. `read_fields` must have accepted the body."""
-    body = body.removeprefix(BYTE_ORDER_MARK)
-    found = _find_model(body) if len(body) > LONG_BYTES else None
-    if found is None:
-        return msgspec.json.encode({**_decode_raw(body), "model": model})
-    parts = memoryview(body)
-    return b"".join((parts[: found.start()], _KEY, b":", msgspec.json.encode(model), parts[found.end() :]))
+    """Return a body with another model. `read_fields` must have found one in it.
+
+    Raises MalformedBodyError for a body that does not end as an object: of a long one that was not read.
+    """
+    end = body.rfind(b"}")
+    if end < 0 or body[end + 1 :].strip(_SPACES):
+        raise MalformedBodyError("it does not end with a brace")
+    return b"".join((memoryview(body)[:end], b",", _KEY, b":", msgspec.json.encode(model), b"}"))
 
 
 def _can_mend(body: bytes) -> bool:
@@ -120,29 +120,10 @@ def _can_mend(body: bytes) -> bool:
     return len(body) <= LONG_BYTES and 0 < count_halves(body) <= MOST_HALVES
 
 
-def _decode_raw(body: bytes) -> dict[str, msgspec.Raw]:
-    try:
-        return _RAW.decode(body)
-    except msgspec.DecodeError:
-        if not _can_mend(body):
-            raise
-        return _RAW.decode(mend_json(body))
-
-
-def _find_model(body: bytes) -> re.Match[bytes] | None:
-    """Return the key and the value of the outermost object of a long body; None if only a parser finds it."""
-    fields = _read_end(body)
-    if fields is None:
-        found = _find_start(body) if _read_start(body) else None
-        return found if found and body.find(_KEY, found.end()) < 0 else None  # the last of several counts
-    found = _VALUE.match(body, body.rfind(_KEY))
-    is_read = found is not None and _decode(b"{%b}" % found.group()).model == fields.model
-    return found if is_read else None  # else the key is written once more, with an escape
-
-
 def _decode(body: bytes) -> BodyFields:
     try:
         found = _BODY.decode(body)
+        num_choices = _count_choices(found)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         is_json = isinstance(error, msgspec.ValidationError)
         raise MalformedBodyError("" if is_json else str(error)) from error
@@ -150,7 +131,7 @@ def _decode(body: bytes) -> BodyFields:
         model=found.model,
         is_stream=found.stream is not _UNREAD and bytes(found.stream) == b"true",
         most_tokens=_read_bound(found),
-        num_choices=_count_choices(found),
+        num_choices=num_choices,
     )
 
 
@@ -179,13 +160,11 @@ def _read_end(body: bytes) -> BodyFields | None:
 
 
 def _read_start(body: bytes) -> BodyFields | None:
-    """Read the fields up to the first `model`."""
-    found = _find_start(body)
-    return None if found is None else _decode_part(body[: found.end()] + b"}")
-
-
-def _find_start(body: bytes) -> re.Match[bytes] | None:
-    return _VALUE.search(body, 0, _HEAD_BYTES)
+    """Read the fields up to the first `model`, if it is the only one: the last of several counts."""
+    found = _VALUE.search(body, 0, _HEAD_BYTES)
+    if found is None or body.find(_KEY, found.end()) >= 0:
+        return None
+    return _decode_part(body[: found.end()] + b"}")
 
 
 def _decode_part(body: bytes) -> BodyFields | None:
@@ -208,7 +187,7 @@ def _count_prompts(prompt: msgspec.Raw) -> int:
         return 1
     if text.count(b",") <= _MOST_PARTS:
         return max(1, len(_LIST.decode(text)))
-    num = text.count(b"[") - 1 if first == b"[" else 1 + text.translate(None, b" \t\r\n").count(b'","')
+    num = text.count(b"[") - 1 if first == b"[" else 1 + text.translate(None, _SPACES).count(b'","')
     return min(num, _MOST_PROMPTS)
 
 

@@ -1,6 +1,7 @@
 """What the gateway makes of bytes, beside aiohttp and nginx: it refuses them, or reads what they read."""
 
 import asyncio
+import itertools
 import json
 import re
 import shutil
@@ -13,10 +14,17 @@ from aiohttp import web
 
 from millrace_gateway.http.server import HttpServer
 from testing.addresses import url_of
-from testing.gateway_http import read_all, send, serving
+from testing.gateway_http import connect, read_all, send, serving
+from testing.polling import wait_until_async
 
 HOST = b"Host: a\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\n" + HOST + b"\r\n"
+FRAMINGS = {
+    "length": b"Content-Length: %d\r\n\r\n%b" % (len(SMUGGLED), SMUGGLED),
+    "chunks": CHUNKED + b"\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED),
+}
+HANDSHAKE = b"GET /x HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
 READ = {
     "a body by its length": b"POST /x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc",
     "two requests at once": (b"POST /x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc") * 2,
@@ -55,12 +63,18 @@ REFUSED = {
     "two hosts": b"GET / HTTP/1.1\r\n" + HOST + b"Host: b\r\n\r\n",
     "no host": b"GET / HTTP/1.1\r\n\r\n",
     "a fragment": b"GET /x#y HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method of proxies": b"CONNECT /x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc",
+    "a handshake with a length": HANDSHAKE + FRAMINGS["length"],
+    "a handshake with chunks": HANDSHAKE + FRAMINGS["chunks"],
     "a target of a proxy": b"CONNECT a:1 HTTP/1.1\r\n" + HOST + b"\r\n",
     "user and password": b"GET http://u:p@b/x HTTP/1.1\r\n" + HOST + b"\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "HTTP/1.2": b"GET / HTTP/1.2\r\n" + HOST + b"\r\n",
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 }
+
+
+TRAILER = b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1\r\na\r\n0\r\nx"
 
 
 async def parse_answers(answer: bytes) -> list[list[str]]:
@@ -74,12 +88,15 @@ events {{}}
 http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  upstream behind {{ server {authority}; keepalive 1; }}
   server {{
     listen unix:{folder}/socket;
-    location / {{ proxy_pass {url}; proxy_http_version 1.1; proxy_set_header Host $http_host; }}
+    proxy_http_version 1.1; proxy_set_header Host $http_host; {more}
+    location / {{ proxy_pass http://behind; }}
   }}
 }}
 """
+PASS_OFFERS = "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;"
 
 
 @asynccontextmanager
@@ -111,10 +128,10 @@ async def ask_aiohttp(data: bytes) -> list[list[str]]:
 
 
 @asynccontextmanager
-async def nginx_before(url: str, folder: Path) -> AsyncIterator[Path]:
-    """Yield the socket of an nginx that passes requests on to the address."""
+async def nginx_before(authority: str, folder: Path, more: str = "") -> AsyncIterator[Path]:
+    """Yield the socket of an nginx that passes requests on to the address, over connections that it keeps."""
     config, socket = folder / "nginx.conf", folder / "socket"
-    config.write_text(NGINX_CONFIG.format(folder=folder, url=url))
+    config.write_text(NGINX_CONFIG.format(folder=folder, authority=authority, more=more))
     process = await asyncio.create_subprocess_exec(str(NGINX), "-c", str(config), "-p", str(folder))
     try:
         while not socket.exists():
@@ -125,6 +142,15 @@ async def nginx_before(url: str, folder: Path) -> AsyncIterator[Path]:
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+async def ask_nginx(socket: Path, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(socket)
+    writer.write(data)
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    return answer
 
 
 @pytest.mark.parametrize("pieces", [1 << 20, 1], ids=["in one piece", "byte by byte"])
@@ -142,16 +168,16 @@ async def test_what_is_read_is_read_as_others_do(name: str, pieces: int) -> None
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
 async def test_what_is_read_is_read_as_nginx_does(tmp_path: Path) -> None:
     last = b"GET /end HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
-    async with echoing() as url, nginx_before(url, tmp_path) as socket, serving() as server:
+    async with (
+        echoing() as url,
+        nginx_before(url.removeprefix("http://"), tmp_path, 'proxy_set_header Connection "";') as socket,
+        serving() as server,
+    ):
         for name, data in READ.items():
             if name == "HTTP/1.0":  # it has no Host to pass on
                 continue
             ours = await parse_answers(await send(server, data + last))
-            reader, writer = await asyncio.open_unix_connection(socket)
-            writer.write(data + last)
-            async with asyncio.timeout(30):
-                theirs = await parse_answers(await reader.read())
-            writer.close()
+            theirs = await parse_answers(await ask_nginx(socket, data + last))
             assert theirs[-1][1] == "/end", name
             # It takes an absolute target's path alone, and no offer of another protocol.
             ours = [
@@ -163,11 +189,72 @@ async def test_what_is_read_is_read_as_nginx_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_may_be_read_in_two_ways_is_refused(name: str) -> None:
     async with serving() as server:
-        answer = await send(server, REFUSED[name] + b"GET /smuggled HTTP/1.1\r\n" + HOST + b"\r\n")
+        answer = await send(server, REFUSED[name] + SMUGGLED)
     assert answer.startswith(b"HTTP/1.1 400 "), answer
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"connection: close" in answer
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_http"
+
+
+OFFERS = list(
+    itertools.product(
+        [b"GET", b"POST", b"OPTIONS"],
+        [b"websocket", b"WebSocket", b"h2c", b"websocket, h2c", b"h2c\r\nUpgrade: websocket"],
+        [b"Upgrade", b"keep-alive, upgrade", b"close, Upgrade", b"x\r\nConnection: upgrade"],
+        [b"1.1", b"1.0"],
+        ["length", "chunks"],
+    )
+)
+
+
+async def test_no_offer_of_another_protocol_makes_a_body_a_request() -> None:
+    async with serving() as server:
+        for method, offer, connection, version, framing in OFFERS:
+            told = (method, offer, connection, version, framing)
+            head = b"%b /x HTTP/%b\r\n%bConnection: %b\r\nUpgrade: %b\r\n" % (
+                method,
+                version,
+                HOST,
+                connection,
+                offer,
+            )
+            reader, writer = await connect(server)
+            last = b"GET /end HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+            writer.write(head + FRAMINGS[framing] + last)
+            async with asyncio.timeout(5):
+                answer = await reader.read()
+            writer.close()
+            is_handshake = (method, version) == (b"GET", b"1.1") and b"h2c" != offer != b"websocket, h2c"
+            is_refused = is_handshake or (version, framing) == (b"1.0", "chunks")
+            assert answer.startswith(b"HTTP/1.1 400 " if is_refused else b"HTTP/1.1 200 "), told
+            targets = [target for _, target, *_ in await parse_answers(answer)]
+            closes = b"close" in connection or (version == b"1.0" and b"keep-alive" not in connection)
+            assert targets == ([] if is_refused else ["/x"] if closes else ["/x", "/end"]), told
+
+
+@pytest.mark.parametrize("length", [b"", b"Content-Length: 0\r\n"])
+async def test_the_connection_ends_with_a_handshake_that_was_not_switched(length: bytes) -> None:
+    async with serving() as server:
+        answer = await send(server, HANDSHAKE + length + b"\r\n" + SMUGGLED)
+        behind = await send(server, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n" + HANDSHAKE + b"\r\n" + SMUGGLED)
+    assert await parse_answers(answer) == [["GET", "/x", "a", ""]]
+    assert b"connection: close\r\n" in answer
+    assert [target for _, target, *_ in await parse_answers(behind)] == ["/", "/x"]
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
+async def test_behind_an_nginx_that_passes_offers_each_client_gets_its_own_answer(tmp_path: Path) -> None:
+    swallow = b"POST /swallow HTTP/1.1\r\n" + HOST + b"Content-Length: 40\r\n\r\n"
+    ask = b"GET /%b HTTP/1.1\r\n" + HOST + b"Connection: close\r\n%b\r\n%b"
+    offer = b"Upgrade: websocket\r\nContent-Length: %d\r\n" % len(swallow)
+    async with serving() as server:
+        authority = "{}:{}".format(*server.listener.getsockname())
+        async with nginx_before(authority, tmp_path, PASS_OFFERS) as socket:
+            await ask_nginx(socket, ask % (b"first", b"", b""))
+            smuggled = await ask_nginx(socket, ask % (b"smuggler", offer, swallow))
+            answer = await ask_nginx(socket, ask % (b"victim", b"", b""))
+    assert await parse_answers(answer) == [["GET", "/victim", "a", ""]]
+    assert smuggled.startswith(b"HTTP/1.1 400 ")
 
 
 async def test_bytes_behind_a_whole_request_spoil_only_themselves() -> None:
@@ -183,13 +270,20 @@ async def test_bytes_behind_a_whole_request_spoil_only_themselves() -> None:
         b"GET / HTTP/1.1\r\n" + HOST + b"x: y\r\n" * 200 + b"\r\n",
         b"GET / HTTP/1.1\r\n" + HOST + b"x: y\r\n" * 200,
         b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1;" + b"x" * 70_000,
-        b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n0\r\n" + b"x: y\r\n" * 20_000,
+        TRAILER + b": y\r\nx" * 20_000,
     ],
     ids=["header", "headers", "unfinished", "chunk extension", "trailers"],
 )
 async def test_a_head_has_limits(data: bytes) -> None:
     async with serving() as server:
         assert (await send(server, data, pieces=1000)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_trailer_in_part_counts_as_a_head_in_part() -> None:
+    async with serving(max_kept_bytes=10_000) as server:
+        answer = await send(server, TRAILER + b": " + b"y" * 30_000, pieces=1000)
+        assert (answer[:13], answer.count(b"HTTP/1.1 ")) == (b"HTTP/1.1 429 ", 1)
+        await wait_until_async("nothing counts", lambda: not server.num_kept_bytes)
 
 
 @pytest.mark.parametrize(("size", "status"), [(8 * 1024, b"200"), (8 * 1024 + 1, b"414"), (70_000, b"414")])

@@ -6,6 +6,7 @@ import socket
 import struct
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from millrace_gateway.errors import BrokenAnswerError
 from millrace_gateway.front import early_stream
 from millrace_gateway.front.upstream import Collector, describe_failure
 from millrace_gateway.http import replica_connection, sockets
+from millrace_gateway.http.relay import Relay
 from millrace_gateway.http.replica_connection import ReplicaConnection
 from millrace_gateway.http.request import Request
 from millrace_gateway.http.sockets import count_unread
@@ -109,6 +111,43 @@ async def test_what_follows_a_request_counts_and_is_not_served_beyond_the_bound(
         assert is_served == (num_behind == 1)
         assert not server.num_kept_bytes
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("more", "limits"),
+    [(b"", {"max_kept_bytes": 2_000}), (b"Connection: close\r\n", {})],
+    ids=["shed", "last"],
+)
+async def test_a_client_that_sends_on_behind_its_last_request_reads_the_answer(
+    more: bytes, limits: dict[str, int]
+) -> None:
+    answer = asyncio.Event()
+
+    async def handle(request: Request) -> None:
+        await answer.wait()
+        request.respond(200, b"whole", [])
+
+    async with serving(handle, **limits) as server:
+        reader, writer = await connect(server)
+        writer.write(ASK + more + b"\r\n" + (ASK + b"\r\n") * 100_000)
+        await wait_until_async("the server has the client", lambda: server.connections)
+        (connection,) = server.connections
+        await wait_until_async("it reads no more", lambda: not connection._transport.is_reading())
+        answer.set()
+        answers = await reader.read()  # a reset would raise
+        assert (answers.count(b"HTTP/1.1 "), answers[-5:]) == (1, b"whole")
+        writer.close()
+
+
+async def test_the_pieces_of_one_read_are_converted_together() -> None:
+    """Chunks of one byte, each converted by itself, would hold the loop for tens of milliseconds a read."""
+    answer, convert = Mock(), Mock(side_effect=[b"", b"B"])
+    relay = Relay(Mock(), answer, Mock(), convert)
+    for pieces in ([b"a"] * 3, [b"b", b"c"]):
+        relay.take(pieces)
+    assert [call.args for call in convert.mock_calls] == [(b"aaa",), (b"bc",)]
+    answer.write.assert_called_once_with(b"B")
+    assert relay.last == b"B"
 
 
 @pytest.mark.parametrize("moment", ["before the answer", "in the answer"])

@@ -2,25 +2,38 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from io import BytesIO
+from operator import methodcaller
 from typing import Any
 
 import pytest
 import uvloop
 
+from millrace_gateway.http.sockets import reset
+from millrace_gateway.route.body_fields import WHOLE_BYTES
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_HTTP
 from testing.gateway_bench import Bench, make_pod, next_address, running
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: chat.team.svc\r\nContent-Length: 16\r\n\r\n"
 ASK = HEAD + b'{"model":"chat"}'
+SERVERS: list[asyncio.Server] = []
+"""Of the test that runs."""
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(20), running(Settings("127.0.0.1", 0, drain_notice_seconds=0.05)) as bench:
-            bench.add_service("team", "chat")
-            await test(bench)
+        try:
+            async with (
+                asyncio.timeout(20),
+                running(Settings("127.0.0.1", 0, drain_notice_seconds=0.05)) as bench,
+            ):
+                bench.add_service("team", "chat")
+                await test(bench)
+        finally:  # a loop with an open server never closes
+            while SERVERS:
+                SERVERS.pop().close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
@@ -41,6 +54,7 @@ async def add_raw_replica(bench: Bench, play: Play) -> asyncio.Server:
 
     address = next_address()
     server = await asyncio.start_server(serve, address, PORT_HTTP)
+    SERVERS.append(server)
     bench.gateway.catalogue.apply_replica(make_pod("team", "chat", "raw", address=address, served="chat"))
     return server
 
@@ -149,6 +163,57 @@ def test_a_replica_that_ends_no_head_or_line_is_cut(start: bytes, more: bytes) -
     run(check)
 
 
+@pytest.mark.parametrize(
+    ("num_headers", "num_trailers", "is_served"), [(200, 50, True), (300, 0, False), (200, 100, False)]
+)
+def test_an_answer_has_a_bounded_number_of_headers(
+    num_headers: int, num_trailers: int, *, is_served: bool
+) -> None:
+    async def check(bench: Bench) -> None:
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + b"a:\r\n" * num_headers
+            writer.write(head + b"\r\n2\r\nxx\r\n0\r\n" + b"a:\r\n" * num_trailers + b"\r\n")
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        writer.write(ASK.replace(b"Content", b"Connection: close\r\nContent"))
+        answer = await reader.read()
+        writer.close()
+        server.close()
+        assert answer.endswith(b"0\r\n\r\n") == is_served
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    ("head", "end", "is_whole"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\n", methodcaller("close"), True),
+        (b"HTTP/1.0 200 OK\r\n\r\n", reset, False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n", methodcaller("close"), False),
+        (b"HTTP/1.1 200 OK\r\n\r\n", methodcaller("close"), False),
+    ],
+    ids=["HTTP/1.0", "a reset", "a length", "HTTP/1.1"],
+)
+def test_a_close_ends_only_an_answer_of_http_10_that_has_no_length(
+    head: bytes, end: Callable[[Any], None], *, is_whole: bool
+) -> None:
+    async def check(bench: Bench) -> None:
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(head + b"hello")
+            end(writer.transport)
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        writer.write(ASK.replace(b"Content", b"Connection: close\r\nContent"))
+        answer = await reader.read()
+        writer.close()
+        server.close()
+        assert answer.endswith(b"5\r\nhello\r\n0\r\n\r\n") == is_whole
+
+    run(check)
+
+
 def test_a_switch_that_nobody_asked_for_is_a_failure() -> None:
     async def check(bench: Bench) -> None:
         async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -238,8 +303,8 @@ def test_a_body_that_can_not_be_rewritten_is_the_clients_fault() -> None:
             writer.write(write_answer(2))
 
         server = await add_raw_replica(bench, play)
-        body = b'{"model":"team/chat","\xff":1}'
-        async with bench.client.post(f"{bench.url}/v1/completions", data=body) as answer:
+        body = b'{"model":"team/chat","text":"' + b"x" * WHOLE_BYTES + b'"'
+        async with bench.client.post(f"{bench.url}/v1/completions", data=BytesIO(body)) as answer:
             assert answer.status == 400
         server.close()
 

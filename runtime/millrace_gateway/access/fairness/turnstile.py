@@ -10,15 +10,18 @@ from millrace_gateway.access.fairness.window import Load, Present, Window
 
 
 class Turnstile:
-    """Owner of a service's queue, and of the number of its requests at replicas."""
+    """Owner of a service's queue, and of what its replicas have room for."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` returns the seconds of a monotonic clock."""
         self._clock = clock
         self.queue = FairQueue()
         self.window = Window()
-        self.num_inside = 0
+
+    @property
+    def num_inside(self) -> int:
         """Sequences of this gateway that are at replicas, or on their way."""
+        return self.queue.occupancy.num_inside
 
     @property
     def is_idle(self) -> bool:
@@ -38,7 +41,7 @@ class Turnstile:
         if not len(self.queue) and (not self.window.has_replica or self._has_room()):
             ticket = Ticket(tenant, tokens, num_sequences)
             ticket.is_released = True
-            self.num_inside += num_sequences
+            self.queue.occupancy.enter(tenant, num_sequences)
             return ticket
         return self.queue.enqueue(tenant, tokens, num_sequences)
 
@@ -48,7 +51,7 @@ class Turnstile:
         `used_tokens` is what it has used, if that is known: its tenant pays for it, or gets the rest back.
         """
         if ticket.is_released:
-            self.num_inside -= ticket.num_sequences
+            self.queue.occupancy.leave(ticket.tenant, ticket.num_sequences)
             self.window.count_end(self._clock())
             if used_tokens is not None:
                 self.queue.charge(ticket, used_tokens)
@@ -67,10 +70,8 @@ class Turnstile:
         """Return the requests that may go now."""
         if not len(self.queue):
             return []
-        room = self.window.find_size(self.num_inside, self._clock()) - self.num_inside
-        released = self.queue.release(room)
-        self.num_inside += sum(ticket.num_sequences for ticket in released)
-        return released
+        size = self.window.find_size(self.num_inside, self._clock())
+        return self.queue.release(size - self.num_inside, self.queue.occupancy.find_part(size))
 
     def _has_room(self) -> bool:
         return self.num_inside + 1 <= self.window.find_size(self.num_inside + 1, self._clock())

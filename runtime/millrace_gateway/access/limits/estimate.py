@@ -15,6 +15,7 @@ def estimate_turn(estimate: int, num_bytes: int, num_choices: int) -> int:
     """Return the part of an estimate that a request's turn counts until its use is known.
 
     An agent may allow 32,768 tokens and use 300. By its bound it would have one request at the replicas at a
-    time. So no bound counts as more than what requests without one usually use. All pay the rest at the end.
+    time. So no bound counts as more than what requests without one usually use. What a request has used
+    beyond that counts at its end; until then its tenant's part of the places keeps it from taking more.
     """
     return min(estimate, estimate_tokens(num_bytes, None, num_choices))
