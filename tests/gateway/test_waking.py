@@ -2,13 +2,14 @@
 
 import asyncio
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
 from millrace_gateway.access.fairness.window import ABSENT_SECONDS, FIRST_REQUESTS, Present, Standing
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.errors import DrainingError
-from millrace_gateway.front.holding import WOKEN_AT_ONCE
+from millrace_gateway.front.holding import WOKEN_AT_ONCE, Waker
 from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 from testing.gateway_bench import Bench
@@ -79,3 +80,26 @@ async def test_a_fault_at_one_service_stops_no_turns_of_another(
     assert "team/chat" in caplog.text
     caplog.clear()
     chat[-1].cancel()
+
+
+async def test_requests_of_several_services_share_a_turn_of_the_loop() -> None:
+    waker, loop = Waker(), asyncio.get_running_loop()
+    groups = [[loop.create_future() for _ in range(20)] for _ in range(10)]
+    for group in groups:
+        waker.wake({one: lambda: True for one in group})
+    counts = []
+    for _ in range(10):
+        counts.append(sum(one.done() for group in groups for one in group))
+        await asyncio.sleep(0)
+    assert counts[0] == 20
+    assert max(after - before for before, after in pairwise(counts)) == WOKEN_AT_ONCE
+    assert counts[-1] == 200
+
+
+async def test_a_fault_at_one_request_stops_none_behind_it() -> None:
+    waker, loop = Waker(), asyncio.get_running_loop()
+    faulty, other = loop.create_future(), loop.create_future()
+    with pytest.raises(ZeroDivisionError):
+        waker.wake({faulty: lambda: 1 // 0 > 0, other: lambda: True})
+    await asyncio.sleep(0)
+    assert other.done()

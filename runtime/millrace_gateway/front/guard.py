@@ -99,13 +99,16 @@ class Guard:
         return self._keys.find(policy.secret, find_credentials(request), service.key)
 
     def find_owner(self, request: Request) -> Tenant | None:
-        """Return whose key a request for a still unknown service carries; None if no Secret has it."""
+        """Return whose key a request for a still unknown service carries; None unless one Secret has it.
+
+        A copy of its hash in another Secret would count the owner's bodies in another's part.
+        """
         try:
             credentials = find_credentials(request)
         except UnknownKeyError:  # the service may need none
             return None
         clients = self._keys.find_all(credentials) if credentials else []
-        return clients[0].tenant if clients else None
+        return clients[0].tenant if len(clients) == 1 else None
 
     def admit(self, exchange: Exchange, num_body_bytes: int) -> Admission | None:
         """Reserve the request in the limits of its client and its service; None: it has neither.

@@ -26,21 +26,27 @@ class Waker:
     def __init__(self) -> None:
         self._going: dict[Arrival, Callable[[], bool]] = {}
         """With whether it still may, once its turn comes: those that may not wait on. The oldest first."""
+        self._has_woken = False
+        """Whether some went on in this turn of the loop."""
 
     def wake(self, arrivals: dict[Arrival, Callable[[], bool]]) -> None:
-        """Let these go on: WOKEN_AT_ONCE now if no others are before them, and the rest in later turns."""
-        is_waking = bool(self._going)
+        """Let these go on: WOKEN_AT_ONCE if none has gone on in this turn, and the rest in later turns."""
         self._going |= arrivals
-        if self._going and not is_waking:
+        if self._going and not self._has_woken:
             self._wake_some()
 
     def _wake_some(self) -> None:
+        self._has_woken = True
+        asyncio.get_running_loop().call_soon(self._go_on)
         for arrival in list(islice(self._going, WOKEN_AT_ONCE)):
             may_go = self._going.pop(arrival)
             if not arrival.done() and may_go():
                 arrival.set_result(None)
+
+    def _go_on(self) -> None:
+        self._has_woken = False
         if self._going:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+            self._wake_some()
 
 
 class Awaited(NamedTuple):

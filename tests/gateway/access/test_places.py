@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 from typing import NamedTuple
 
@@ -165,6 +165,43 @@ def test_who_wants_less_than_its_part_is_next_whenever_it_waits() -> None:
     first = after.index("few")
     assert all(name == "few" for name in after[first : first + 10])
     assert run.minutes[-2]["few"] > 9
+
+
+def test_a_request_of_more_than_a_part_pays_for_it() -> None:
+    """It went first whenever its tenant had nothing inside, however much its tenant had used before."""
+    queue, used = FairQueue(), Counter[Hashable]()
+    for _ in range(5000):
+        queue.enqueue("many", 300)
+        queue.enqueue("wide", 256 * PLACES, PLACES)
+    for _ in range(60):
+        released = queue.release(PLACES, queue.occupancy.find_part(PLACES))
+        used.update(
+            {
+                tenant: sum(one.tokens for one in released if one.tenant == tenant)
+                for tenant in ("many", "wide")
+            }
+        )
+        for ticket in released:
+            queue.occupancy.leave(ticket.tenant, ticket.num_sequences)
+    assert used["many"] == pytest.approx(used["wide"], rel=0.1)
+
+
+def test_what_is_left_behind_the_parts_is_shared_by_those_that_still_wait() -> None:
+    """Room for many comes at once, as a replica starts. Of two floods one has waited for long."""
+    queue = FairQueue()
+    for _ in range(200):
+        queue.enqueue("old", 300)
+    for _ in range(100):
+        [ticket] = queue.release(1)
+        queue.occupancy.leave(ticket.tenant, 1)
+    for number in range(200):
+        queue.enqueue("new", 300)
+        queue.enqueue("old", 300)
+        if number < 20:
+            queue.enqueue(f"small{number}", 300)
+    released = Counter(one.tenant for one in queue.release(128, queue.occupancy.find_part(128)))
+    assert released["old"] == pytest.approx(released["new"], abs=1)
+    assert released.total() == 128
 
 
 def test_who_is_passed_over_saves_up_no_more_than_a_burst() -> None:

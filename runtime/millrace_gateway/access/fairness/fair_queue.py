@@ -104,19 +104,22 @@ class FairQueue:
     def release(self, room: float, part: float = math.inf) -> list[Ticket]:
         """Return the next requests, in their order, until their sequences fill the room.
 
-        The last one may have more: else one of many sequences would wait until the replicas are empty. Who
-        has `part` sequences at replicas is passed over while another tenant waits that has fewer.
+        The last one may have more: else one of many sequences would wait until the replicas are empty. A
+        request with which its tenant has more than `part` sequences at replicas is passed over while others
+        wait that fit theirs. Behind them, tags alone decide: so a request of more than a part pays for it.
         """
         released: list[Ticket] = []
         passed: list[_Entry] = []
         while len(self) and room >= 1:
-            if not self._heap:  # all that wait have their parts
-                self._heap, passed, part = passed, [], math.inf
+            if not self._heap:  # no other request fits: fewer tenants wait now, and may have more each
+                self._heap, passed = passed, []
+                grown = self.occupancy.find_part(self.occupancy.num_inside + room)
+                part = grown if grown > part else math.inf
             entry = heapq.heappop(self._heap)
             ticket = self._find_next(entry)
             if ticket is None:
                 continue
-            if self.occupancy.count_inside(ticket.tenant) >= part:
+            if self.occupancy.count_inside(ticket.tenant) + ticket.num_sequences > part:
                 passed.append(entry)
             else:
                 self._release_head(entry, ticket)
