@@ -9,7 +9,7 @@ an API. Whole milli-units, the other way, can't hold both 300 requests/s and 20 
 import math
 import re
 from collections.abc import Mapping
-from decimal import Decimal, DecimalException
+from decimal import ROUND_UP, Decimal, DecimalException
 from typing import Final
 
 _SUFFIXES = {
@@ -26,11 +26,13 @@ _QUANTITY = re.compile(
 
 
 _LARGEST = Decimal(2**63 - 1)
-"""Kubernetes caps an amount there. To write `1e999999` as an integer takes 25 s of the leader's loop."""
+"""What is more counts as this. To write `1e999999` as an integer takes 25 s of the leader's loop."""
+_FINEST = Decimal("1e-9")
+"""Kubernetes rounds an amount up to whole ones of these."""
 
 
 def parse_quantity(text: str) -> Decimal:
-    """Return the amount, capped as Kubernetes does. Raises ValueError for another text."""
+    """Return the amount as Kubernetes keeps it, at most 2**63 - 1. Raises ValueError for another text."""
     found = _QUANTITY.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no quantity")
@@ -39,7 +41,7 @@ def parse_quantity(text: str) -> Decimal:
     except DecimalException:  # an exponent of more digits than it can have
         sign = Decimal(found["number"]).compare(Decimal(0))
         amount = Decimal(0) if "-" in found["exponent"] else sign * _LARGEST
-    return max(-_LARGEST, min(amount, _LARGEST))
+    return max(-_LARGEST, min(amount, _LARGEST)).quantize(_FINEST, ROUND_UP)
 
 
 NUMBER_PATTERN = r"^[0-9]+([.][0-9]+)?(e-[0-9]+)?$"

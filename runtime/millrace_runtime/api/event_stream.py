@@ -106,14 +106,15 @@ class EventStream:
             return
         try:
             events = self._accept(output, now)
+            is_left = events is not None and not self._is_written(events)
         except Exception as error:  # noqa: BLE001  the same message has other requests' outputs
             self.fail(error)
             return
         if events is not None:
             self.last_at = now
-            if not self._is_written(events):
-                self._events.append(events)
-                self._notify()
+        if events is not None and is_left:
+            self._events.append(events)
+            self._notify()
         if not self._open_ids:
             self._notify()
 

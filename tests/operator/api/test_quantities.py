@@ -7,7 +7,7 @@ import pytest
 from millrace_operator.api.quantities import parse_quantity
 
 LARGEST = "9223372036854775807"
-"""Where Kubernetes caps an amount: it writes 1e19 as this, and they are one amount."""
+"""What is more counts as this."""
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,8 @@ LARGEST = "9223372036854775807"
         ("-.5e" + "9" * 30, f"-{LARGEST}"),
         ("0e" + "9" * 30, "0"),
         ("1e-" + "9" * 30, "0"),
+        ("7.450580596923828Gi", "7999999999.999999866"),  # the API server writes 7999999999999999866n
+        ("1e-12", "1e-9"),
     ],
 )
 def test_an_amount_is_read(text: str, amount: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millrace_runtime.api import usage
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.usage import Usage, UsageReport
 from millrace_runtime.contract import HEADER_REPORT, HEADER_USAGE, REPORT_USAGE, USAGE_EVENT
@@ -98,6 +99,27 @@ def test_a_report_comes_with_the_first_token_and_then_four_times_a_second() -> N
     sent = [now for now in times if report.poll(now) is not None]
     assert sent == [10.0, 10.25, 10.5, 10.75]
     assert report.encode_event() == b": millrace-usage 5 3 1\n\n"
+
+
+async def test_a_report_that_is_due_comes_ahead_of_its_token(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the stream's task sleeps, and the chunk leaves without it."""
+    monkeypatch.setattr(usage, "USAGE_SECONDS", 0.0)
+    body = {"prompt": "a", "max_tokens": 20, "ignore_eos": True}
+    *chunks, _, _ = await stream(served, "completions", body, **REPORT)
+    assert [is_report(chunk) for chunk in chunks] == [True, False] * (len(chunks) // 2)
+    assert len(chunks) > 10
+
+
+async def test_what_a_client_has_read_is_no_longer_held(served: Served) -> None:
+    served.engine.pauses_after = 50
+    body = {"prompt": "a", "max_tokens": 99, "ignore_eos": True, "stream": True}
+    async with connect(served) as (reader, writer):
+        await send(writer, "completions", body, {})
+        await served.until(lambda: served.engine.num_steps == 50)
+        await reader.readuntil(b"data: ")
+        await served.until(lambda: served.replica.admission.num_event_bytes < 200)
 
 
 async def test_a_stream_that_fails_reports_last(served: Served) -> None:
