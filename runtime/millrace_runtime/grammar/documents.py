@@ -32,7 +32,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def tell(self, message: str) -> str:
         """Return a message about the schema as the client reads it."""
-        if self.inner != ROOT and message[1:].startswith(f"{self.inner}/"):
+        if self.inner != ROOT and message[1:].startswith((f"{self.inner}/", f"{self.inner}`")):
             message = f"`{ROOT}{message[1 + len(self.inner) :]}"
         if self.path != ROOT and message.startswith(f"`{ROOT}") and not message[1:].startswith(_DEFINITIONS):
             message = f"`{self.path}{message[2:]}"

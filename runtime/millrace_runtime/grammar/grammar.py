@@ -1,5 +1,6 @@
 """Writes what a client asks for as one grammar of llguidance. Pure."""
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 from millrace_runtime.grammar.any_object import ANY_OBJECT
 from millrace_runtime.grammar.documents import Origin, change_documents, list_documents, take_origin
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.json_schema.crowds import list_crowds, write_alone
+from millrace_runtime.grammar.json_schema.crowds import list_crowds
+from millrace_runtime.grammar.json_schema.excerpts import write_excerpt
 from millrace_runtime.grammar.json_schema.keywords import OPTIONS, rewrite_schema
 from millrace_runtime.grammar.json_schema.places import ROOT, quote_path
 from millrace_runtime.grammar.json_schema.refused_keyword import find_fault
@@ -20,25 +22,36 @@ from millrace_runtime.grammar.lark import SPACE, write_text
 from millrace_runtime.grammar.reasoning import ANSWER
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 
+_LARK = "lark_grammar"
 _BLANK_LINES = re.compile(r"\n{3,}")
 """The converter's time grows with their square."""
 _MAX_WHY = 400
 _OPENINGS = ("{", "{\n", "{ ", "[")
 """A mask behind a blank costs the most: each token that ends it has a row of its own."""
+_MOST_TOGETHER = 200
+"""Trials in one grammar, whose parser has four items in its first row for each."""
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _JSON: Any = {"whitespace_pattern": SPACE, "coerce_one_of": True}
 """Alternatives of a `oneOf` that may fit the same value are refused before."""
 
 
+class Document(NamedTuple):
+    """A schema inside a grammar, as llguidance reads it."""
+
+    origin: Origin
+    schema: dict[str, Any]
+
+
 class Trial(NamedTuple):
-    """A part of a client's schema where much may follow."""
+    """A place of a client's schema where much may follow."""
 
     place: str
     """Where it stands, for the client."""
-    grammar: str
-    """Of this part alone."""
+    opening: str
+    """The text before it."""
     beginnings: list[str]
-    """Of texts. Behind each token of one the parser may reach a limit. Not all need to fit."""
+    """Of texts there, in which `VALUE` is any value that fits. Behind each token the parser may reach a
+    limit. Not all need to fit."""
 
 
 def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
@@ -47,9 +60,9 @@ def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
     if not before:
         return answer
     is_lark = kind not in {GrammarKind.SCHEMA, GrammarKind.REGEX}
-    known = {"lark_grammar": answer} if is_lark else json.loads(answer)["grammars"][0]
+    known = {_LARK: answer} if is_lark else json.loads(answer)["grammars"][0]
     ahead = change_documents(before, _rewrite_document)
-    return json.dumps({"grammars": [{"lark_grammar": ahead}, {**known, "name": ANSWER}]})
+    return json.dumps({"grammars": [{_LARK: ahead}, {**known, "name": ANSWER}]})
 
 
 def widen_refused(source: str) -> str:
@@ -65,18 +78,43 @@ def widen_all(source: str) -> str:
     return change_documents(source, _drop_schema)
 
 
-def list_trials(kind: GrammarKind, source: str, before: str) -> Iterator[Trial]:
-    """Yield what shows whether the parser's limits suffice for a grammar that can be written."""
-    for schema in _list_schemas(kind, source, before):
-        origin = take_origin(schema)
-        if not list_crowds(schema):
-            continue
-        rewritten = rewrite_schema(schema, _find_why, is_strict=origin.is_strict)
-        for crowd in list_crowds(rewritten):
-            if (alone := write_alone(rewritten, crowd)) is not None:
-                opening = "" if crowd.is_whole else "["
-                beginnings = [f"{opening}{text}" for text in (*_OPENINGS, crowd.beginning)]
-                yield Trial(origin.tell(quote_path(crowd.paths[0])), _compile_schema(alone), beginnings)
+def widen_one(source: str, number: int) -> str:
+    """Return a Lark grammar of ours in which the tool of one document is called so, if it is not strict."""
+    numbers = itertools.count()
+    return change_documents(
+        source, lambda schema: _drop_schema(schema) if next(numbers) == number else schema
+    )
+
+
+def list_written(kind: GrammarKind, source: str, before: str, text: str) -> Iterator[Document]:
+    """Yield the schemas of a grammar that is written, those of the source first."""
+    grammars = json.loads(text)["grammars"] if before or kind == GrammarKind.SCHEMA else [{_LARK: text}]
+    *ahead, answer = grammars
+    ours = [answer, *ahead] if kind in {GrammarKind.SCHEMA, GrammarKind.LARK} else ahead
+    schemas = itertools.chain.from_iterable(map(_list_in, ours))
+    return map(Document, map(take_origin, _list_schemas(kind, source, before)), schemas)
+
+
+def list_trials(document: Document) -> Iterator[tuple[str, list[Trial]]]:
+    """Yield grammars of parts of a schema, with what shows whether the parser's limits suffice for them.
+
+    Raises GrammarError for a schema that is too much to look through.
+    """
+    tell = document.origin.tell
+    try:
+        crowds = list_crowds(document.schema)
+    except GrammarError as error:
+        raise GrammarError(tell(str(error))) from error
+    for begin in range(0, len(crowds), _MOST_TOGETHER):
+        tried = crowds[begin : begin + _MOST_TOGETHER]
+        excerpt = write_excerpt(document.schema, [crowd.schemas for crowd in tried])
+        yield (
+            _compile_schema(excerpt),
+            [
+                Trial(tell(quote_path(crowd.path)), f'{{"{number}": [', [*_OPENINGS, *crowd.beginnings])
+                for number, crowd in enumerate(tried)
+            ],
+        )
 
 
 def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
@@ -95,6 +133,12 @@ def _list_schemas(kind: GrammarKind, source: str, before: str) -> Iterator[dict[
         yield schema
     for lark in (source if kind == GrammarKind.LARK else "", before):
         yield from list_documents(lark)
+
+
+def _list_in(written: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if isinstance(schema := written.get("json_schema"), dict):
+        yield schema
+    yield from list_documents(written.get(_LARK) or "")
 
 
 def _find_why(schema: dict[str, Any]) -> str | None:

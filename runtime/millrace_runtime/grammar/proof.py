@@ -13,7 +13,9 @@ from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.grammar import (
     explain_fault,
     list_trials,
+    list_written,
     widen_all,
+    widen_one,
     widen_refused,
     write_grammar,
 )
@@ -49,8 +51,8 @@ def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar
     """Write a grammar and compile it, as the engine will. Raises GrammarError.
 
     `ahead` is the grammar of what comes before the answer, as `GrammarSource` has it. Who forces a call and
-    calls no tool strict gets one also where the schema of one tool, often another's server's, can't be kept,
-    or where those of all tools together are too large.
+    calls no tool strict gets one also where the schema of one tool, often another's server's, can't be kept
+    or fails its trial, or where those of all tools together are too large.
     """
     refusal = GrammarError()
     for wide in _list_wider(kind, source):
@@ -70,6 +72,21 @@ def _list_wider(kind: str, source: str) -> Iterator[str]:
 
 
 def _prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
+    grammar = _compile(vocabulary, kind, source, ahead)
+    wide = source
+    for number, document in enumerate(list_written(GrammarKind(kind), source, ahead, grammar.text)):
+        try:
+            for part, trials in list_trials(document):
+                try_beginnings(vocabulary, part, trials)
+        except GrammarError:
+            wider = widen_one(wide, number) if kind == GrammarKind.LARK else wide
+            if wider == wide:
+                raise
+            wide = wider
+    return grammar if wide == source else _compile(vocabulary, kind, wide, ahead)
+
+
+def _compile(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
     began = time.thread_time()
     text = write_grammar(GrammarKind(kind), source, ahead)
     is_of_client = kind == GrammarKind.GRAMMAR
@@ -80,8 +97,6 @@ def _prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Gramma
         raise GrammarError(explain_fault(GrammarKind(kind), source, ahead, str(error))) from error
     num_bytes = max(0, _count_allocated() - before)
     del compiled
-    for trial in list_trials(GrammarKind(kind), source, ahead):
-        try_beginnings(vocabulary, trial)
     if num_bytes > MAX_BYTES:
         raise GrammarError(f"it takes {num_bytes} bytes of memory, more than {MAX_BYTES}: make it smaller")
     return Grammar(text, num_bytes, time.thread_time() - began, is_of_client=is_of_client)

@@ -13,6 +13,7 @@ import msgspec
 
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.messages import (
+    TOO_LONG,
     Disproven,
     FromGrammarWorker,
     Prove,
@@ -78,7 +79,9 @@ class KeptOutcomes:
         return self._outcomes.get(source)
 
     def put(self, source: Source, outcome: Outcome) -> None:
-        """Keep an outcome."""
+        """Keep an outcome, unless another proof may have another one."""
+        if isinstance(outcome, str) and TOO_LONG in outcome:
+            return
         self._outcomes[source] = outcome
         self._num_bytes += _count_bytes(source, outcome)
         while self._num_bytes > self._max_bytes:
@@ -167,7 +170,7 @@ class ProofServer:
             try:
                 outcome: Outcome = self._prove(*due.key)
             except GrammarError as error:
-                outcome = str(error)
+                outcome = str(error).encode(errors="replace").decode()  # a client's name may be no text
             with open(pipe, "wb") as file:
                 file.write(msgspec.msgpack.encode(outcome))
             status = 0

@@ -69,7 +69,6 @@ def test_a_text_fits_or_not(  # noqa: PLR0917
 CHOICES = [{"properties": {f"a{number}": {"type": "string"}}} for number in range(9)]
 MANY = {f"a{number}": {"type": "string"} for number in range(601)}
 REFUSED = [
-    ("schema", json.dumps({"properties": MANY}), "`#` has more than 600 properties"),
     ("schema", "[]", "no JSON schema"),
     ("schema", '{"type":', "no JSON schema"),
     ("schema", '{"type":"integer","minimum":5,"maximum":3}', "minimum (5) is greater than maximum (3)"),
@@ -94,9 +93,7 @@ def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
     assert len(str(caught.value)) < 700
 
 
-def test_an_object_may_leave_out_as_many_properties_as_are_not_refused(
-    vocabulary: Vocabulary, tokenizer: Tokenizer
-) -> None:
+def test_an_object_may_leave_out_many_properties(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
     schema = {"type": "object", "properties": MANY, "required": ["a7"], "additionalProperties": False}
     grammar = Fitting(vocabulary, tokenizer, write_grammar(GrammarKind.SCHEMA, json.dumps(schema)))
     assert grammar.fits('{"a7": "x", "a600": "y"}')

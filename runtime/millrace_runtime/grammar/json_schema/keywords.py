@@ -18,7 +18,6 @@ from millrace_runtime.grammar.json_schema.alternatives import (
     list_types,
     name_value,
 )
-from millrace_runtime.grammar.json_schema.crowds import check_crowds
 from millrace_runtime.grammar.json_schema.patterns import (
     has_look_around,
     is_zods,
@@ -54,9 +53,8 @@ _OF_ARRAYS = ("items", "minItems", "maxItems")
 _MAX_ARRAYS = 65
 """Arrays without a repeated item that are written one by one: those of four values compile in 7 ms."""
 _MAX_ARRAY_BYTES = 16 << 10
-_TOO_LOW = -(2**63)
-_LOWEST = _TOO_LOW + 1024
-"""The next float above: as a minimum, pydantic and Go publish the lowest integer of 64 bits."""
+_LOWEST = -(2**63) + 1024
+"""The float next to the lowest integer of 64 bits, which pydantic and Go publish as a minimum."""
 _NO_SUCH = "can't be kept by a grammar: leave it out, and check the answer for it"
 _WHY = {
     "$ref": "refers to nothing in this schema: refer to a part of it, as `#/$defs/Name` does",
@@ -104,7 +102,6 @@ class _Rewriting:
                     rule(self, place)
             self._drop_annotations(place)
         self._alternatives.require_tags()
-        check_crowds(self._root)
 
     def bind_reference(self, place: Place) -> None:
         if follow(self._root, place.schema) is None and not self._has_names:
@@ -176,7 +173,7 @@ class _Rewriting:
     def bind_minimum(self, place: Place, keyword: str) -> None:
         """The library takes bounds for floats, and can't write the lowest ones."""
         bound = place.schema[keyword]
-        if isinstance(bound, int | float) and bound <= _TOO_LOW:
+        if isinstance(bound, int | float) and bound < _LOWEST:
             place.schema[keyword] = _LOWEST
 
     def bind_names(self, place: Place) -> None:
