@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 from typing import NamedTuple
@@ -184,6 +184,32 @@ def test_a_request_of_more_than_a_part_pays_for_it() -> None:
         for ticket in released:
             queue.occupancy.leave(ticket.tenant, ticket.num_sequences)
     assert used["many"] == pytest.approx(used["wide"], rel=0.1)
+
+
+def test_with_more_tenants_than_places_each_has_one() -> None:
+    """Who came with long answers and a burst took each place that became free."""
+    queue, inside = FairQueue(), deque[Ticket]()
+
+    def take(room: int) -> None:
+        inside.extend(queue.release(room, queue.occupancy.find_part(8)))
+
+    for _ in range(50):
+        for number in range(10):
+            queue.enqueue(f"short{number}", 100)
+        queue.enqueue("pair", 100, 2)
+    take(8)
+    for _ in range(50):
+        queue.enqueue("long", 256)
+    turns = Counter[Hashable]()
+    for _ in range(200):
+        ended = next(ticket for ticket in inside if ticket.tenant != "long")
+        inside.remove(ended)
+        queue.occupancy.leave(ended.tenant, ended.num_sequences)
+        take(8 - queue.occupancy.num_inside)
+        turns[ended.tenant] += 1
+        assert queue.occupancy.count_inside("long") <= 1
+    assert min(turns[f"short{number}"] for number in range(10)) > 10
+    assert turns["pair"] > 5
 
 
 def test_what_is_left_behind_the_parts_is_shared_by_those_that_still_wait() -> None:

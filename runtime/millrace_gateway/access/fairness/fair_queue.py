@@ -104,14 +104,15 @@ class FairQueue:
     def release(self, room: float, part: float = math.inf) -> list[Ticket]:
         """Return the next requests, in their order, until their sequences fill the room.
 
-        The last one may have more: else one of many sequences would wait until the replicas are empty. A
-        request with which its tenant has more than `part` sequences at replicas is passed over while others
-        wait that fit theirs. Behind them, tags alone decide: so a request of more than a part pays for it.
+        The last one may have more: else one of many sequences would wait until the replicas are empty. Who
+        has `part` sequences at replicas is passed over while another tenant waits that has fewer. So is a
+        request of more than a part whose tenant is ahead of its share of tokens: it pays for its places.
+        Behind them, tags alone decide.
         """
         released: list[Ticket] = []
         passed: list[_Entry] = []
         while len(self) and room >= 1:
-            if not self._heap:  # no other request fits: fewer tenants wait now, and may have more each
+            if not self._heap:  # all that wait have their parts, which may have grown: fewer wait now
                 self._heap, passed = passed, []
                 grown = self.occupancy.find_part(self.occupancy.num_inside + room)
                 part = grown if grown > part else math.inf
@@ -119,7 +120,8 @@ class FairQueue:
             ticket = self._find_next(entry)
             if ticket is None:
                 continue
-            if self.occupancy.count_inside(ticket.tenant) + ticket.num_sequences > part:
+            is_ahead = ticket.num_sequences > max(1, part) and entry[0] > self._tag
+            if is_ahead or self.occupancy.count_inside(ticket.tenant) >= part:
                 passed.append(entry)
             else:
                 self._release_head(entry, ticket)
