@@ -101,7 +101,7 @@ class _Search:
         alternatives = [self._resolve(schema) for schema in schemas]
         known = frozenset(map(id, alternatives))
         if known not in self._spots:
-            groups = list(self._list_groups(deque(alternatives)))
+            groups = list(self._list_groups(alternatives))
             key = frozenset(id(member) for group in groups for member in group)
             listed = [list(self._list_openings(group)) for group in groups]
             weight = sum(map(_weigh, groups, listed))
@@ -109,29 +109,39 @@ class _Search:
             self._spots[known] = _Spot(schemas, key, openings, weight)
         return self._spots[known]
 
-    def _list_groups(self, alternatives: deque[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-        """Yield the objects and arrays among schemas, each as the schemas that it fits together."""
-        seen: set[int] = set()
-        while alternatives:
-            group = self._list_members(alternatives.popleft(), seen)
-            choices = [one for member in group for word in _CHOICES for one in _as_list(member.get(word))]
-            alternatives += [one for one in choices if isinstance(one, dict)]
-            yield [member for member in group if member.keys() & _OF_PARTS]
+    def _list_groups(self, schemas: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """Yield the objects and arrays among alternatives, each as the schemas that it fits together.
 
-    def _list_members(self, schema: dict[str, Any], seen: set[int]) -> list[dict[str, Any]]:
-        """Return a schema and those that a value fits together with it, without those seen before."""
-        waiting, members = deque([schema]), []
+        A part that alternatives share counts in each: the parser has it as often.
+        """
+        waiting: deque[tuple[dict[str, Any], list[dict[str, Any]]]] = deque((one, []) for one in schemas)
+        seen = {id(one) for one in schemas}
+        while waiting:
+            schema, around = waiting.popleft()
+            members = self._list_members(schema)
+            group = around + [member for member in members if member.keys() & _OF_PARTS]
+            self._count_steps(1 + len(members) + len(around))
+            choices = [one for member in members for word in _CHOICES for one in _as_list(member.get(word))]
+            for choice in choices:
+                if isinstance(choice, dict) and id(choice) not in seen:
+                    seen.add(id(choice))
+                    waiting.append((choice, group))
+            yield group
+
+    def _list_members(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a schema and those that a value fits together with it."""
+        waiting, members = deque[Any]([schema]), dict[int, dict[str, Any]]()
         while waiting:
             known = waiting.popleft()
-            if not isinstance(known, dict) or id(known) in seen:
-                continue
-            seen.add(id(known))
-            members.append(known)
-            waiting += [follow(self._root, known), *_as_list(known.get("allOf"))]
-        self._num_steps += 1 + len(members)
+            if isinstance(known, dict) and id(known) not in members:
+                members[id(known)] = known
+                waiting += [follow(self._root, known), *_as_list(known.get("allOf"))]
+        return list(members.values())
+
+    def _count_steps(self, number: int) -> None:
+        self._num_steps += number
         if self._num_steps > _MAX_STEPS:
             raise GrammarError("it has too many alternatives in alternatives: make it smaller")
-        return members
 
     def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return what a schema refers to, if it does."""
