@@ -163,6 +163,17 @@ def test_a_replica_that_ends_no_head_or_line_is_cut(start: bytes, more: bytes) -
     run(check)
 
 
+async def ask_once(bench: Bench, play: Play) -> bytes:
+    """Return all that a client gets of a raw replica's only answer."""
+    server = await add_raw_replica(bench, play)
+    reader, writer = await connect(bench)
+    writer.write(ASK.replace(b"Content", b"Connection: close\r\nContent"))
+    answer = await reader.read()
+    writer.close()
+    server.close()
+    return answer
+
+
 @pytest.mark.parametrize(
     ("num_headers", "num_trailers", "is_served"), [(200, 50, True), (300, 0, False), (200, 100, False)]
 )
@@ -174,12 +185,7 @@ def test_an_answer_has_a_bounded_number_of_headers(
             head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + b"a:\r\n" * num_headers
             writer.write(head + b"\r\n2\r\nxx\r\n0\r\n" + b"a:\r\n" * num_trailers + b"\r\n")
 
-        server = await add_raw_replica(bench, play)
-        reader, writer = await connect(bench)
-        writer.write(ASK.replace(b"Content", b"Connection: close\r\nContent"))
-        answer = await reader.read()
-        writer.close()
-        server.close()
+        answer = await ask_once(bench, play)
         assert answer.endswith(b"0\r\n\r\n") == is_served
 
     run(check)
@@ -203,12 +209,7 @@ def test_a_close_ends_only_an_answer_of_http_10_that_has_no_length(
             writer.write(head + b"hello")
             end(writer.transport)
 
-        server = await add_raw_replica(bench, play)
-        reader, writer = await connect(bench)
-        writer.write(ASK.replace(b"Content", b"Connection: close\r\nContent"))
-        answer = await reader.read()
-        writer.close()
-        server.close()
+        answer = await ask_once(bench, play)
         assert answer.endswith(b"5\r\nhello\r\n0\r\n\r\n") == is_whole
 
     run(check)
