@@ -22,9 +22,9 @@ class KernelsHook(BuildHookInterface[Any]):
             return
         sys.path.insert(0, str(Path(self.root) / "kernels"))
         from millrace_kernels.native import build  # noqa: PLC0415  its path is known only now
-        from millrace_kernels.native.instruction_sets import buildable_sets  # noqa: PLC0415
+        from millrace_kernels.native.instruction_sets import list_buildable_sets  # noqa: PLC0415
 
-        wanted = buildable_sets()
+        wanted = list_buildable_sets()
         failures = build.build_ahead(build.PACKAGED, wanted)
         if failures and os.environ.get("MILLRACE_REQUIRE_KERNELS") == "1":
             self.app.abort("kernels could not be compiled: " + "; ".join(failures))

@@ -57,7 +57,7 @@ def test_another_leader_goes_on_with_what_was_learned(service: Service) -> None:
     service.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--wait=false")
     service.wait_for("led by another", lambda: find_leader(service.cluster) not in {"", leader}, 40)
     log = ("-n", NAMESPACE, "logs", find_leader(service.cluster))
-    told = "stories: the leader goes on with what earlier leaders learned"
+    told = "stories: the leader continues with the learned model of earlier leaders"
     service.wait_for("taken up", lambda: told in service.cluster.kubectl(*log), 20)
     assert read_reason(service) != "Learning"
 

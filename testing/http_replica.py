@@ -10,7 +10,7 @@ from typing import NamedTuple
 import uvicorn
 
 from millrace_runtime.api.app import create_app
-from millrace_runtime.api.connection.server import server_config
+from millrace_runtime.api.connection.server import build_server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
@@ -47,7 +47,7 @@ async def serve_http(
     text = TextWorker(model_path, TextLimits(job_seconds=job_seconds, memory_bytes=1 << 30), TEXT_MODULE)
     grammars = GrammarWorker(model_path, GRAMMAR_MODULE, proof_seconds)
     app = create_app(EngineClient(engine), text, grammars, Tokenizer.load(model_path), settings)
-    server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
+    server = uvicorn.Server(build_server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         serving = asyncio.create_task(server._serve([listener]))

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from millrace_gateway.access.errors import RateLimitedError
-from millrace_gateway.access.exchange.exchange import Exchange
 from millrace_gateway.access.identity import Client, Tenant
 from millrace_gateway.access.limits.ledger import AccountKey, Ledger
 from millrace_gateway.access.limits.limiter import Limiter
 from millrace_gateway.access.limits.reservation import Reservation
+from millrace_gateway.access.peers.limit_exchange import LimitExchange
 from millrace_gateway.access.policy import AccessPolicy, RateLimit, Scope
 from millrace_gateway.route.objects import ServiceKey
 
@@ -45,7 +45,7 @@ class LimitedGateway:
     def restart(self) -> None:
         self.ledger = Ledger(self.clock)
         self.limiter = Limiter(self.ledger)
-        self.exchange = Exchange(self.ledger, f"{self.name}-{next(_INCARNATIONS)}")
+        self.exchange = LimitExchange(self.ledger, f"{self.name}-{next(_INCARNATIONS)}")
         self.open: list[tuple[Reservation, int]] = []
         """Each with the tokens that it has reserved."""
 

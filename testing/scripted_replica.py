@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from millrace_runtime.api.settings import ApiSettings
-from millrace_runtime.chat.parsers.choose import choose_reasoning_format, choose_tool_format
+from millrace_runtime.chat.parsers.registry import choose_reasoning_format, choose_tool_format
 from testing.http_replica import HttpReplica, serve_http
 from testing.scripted_engine import MAX_MODEL_LENGTH, START_TOKEN, run_engine
 from testing.text_model import build_byte_level, write_model

@@ -12,9 +12,9 @@ from millrace_fit.accelerators import LABEL_PRODUCT
 from millrace_operator.api.conditions import render_time
 from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.reconcile import Reconciler
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.controller.worker import Outcome
 from millrace_operator.kube.errors import ClusterError
 from millrace_operator.kube.fake import FakeCluster
@@ -32,9 +32,8 @@ from millrace_operator.kube.kinds import (
     ObjectKey,
     ServiceKey,
 )
-from millrace_operator.observed.gateway_key import GatewayKey
 from millrace_operator.observed.pods import DELETION_COST
-from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Fetched, PodLoad
+from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Fetched, GatewayKey, PodLoad
 from millrace_operator.render.settings import RenderSettings
 from millrace_runtime import contract
 
@@ -165,7 +164,7 @@ class World:
         self.reconciler = Reconciler(
             self.cluster,
             self.cache,
-            Ingest(self.cache, WorkQueue()).put_written,
+            WatchRecorder(self.cache, WorkQueue()).put_written,
             self.settings,
             lambda _: self._advise(),
             replicas=lambda _: self.replicas,

@@ -16,16 +16,15 @@ from torch import Tensor
 
 from benchmarks.gpu import experts, inputs, quantized_linear
 from benchmarks.gpu.inputs import Call
+from millrace_kernels.device_kernels import QueryRows, select_triton
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.sampling.columns import Draws, Sampled
-from millrace_kernels.sampling.logprobs import top_logprobs_reference
-from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.sampling.reference import sample_reference, top_logprobs_reference
 from millrace_kernels.sampling.state import SlotState
-from millrace_kernels.select import QueryRows, select_triton
 from millrace_kernels.silu_mul.reference import gelu_mul_reference, silu_mul_reference
 from millrace_kernels.transfer import upload
 
@@ -257,7 +256,7 @@ OPERATIONS: dict[str, Operation] = {
         # cuBLAS may choose another algorithm for another number of rows, so bits are not compared.
     ),
     "linear_add": Operation(
-        load("linear", "gpu.add", "linear_add"),
+        load("linear", "gpu.product", "linear_add"),
         linear_add_exact,
         inputs.make_linear_add,
         LINEAR,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks.gpu.arena import Arena
 from benchmarks.gpu.inputs import Call
-from millrace_kernels.select import ExpertKernels, select_kernels, select_triton
+from millrace_kernels.device_kernels import ExpertKernels, select_kernels, select_triton
 from millrace_kernels.step import Routing, Scoring
 
 QWEN: dict[str, Any] = {"num_experts": 128, "num_chosen": 8, "inputs": 2048, "width": 768}

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.arena import Arena
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache, KvFormat
-from millrace_kernels.paged_attention.rounding import round_heads
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache, KvFormat, round_heads
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, Sampled, pack_parameters
-from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.reference import TopLogprobs
 from millrace_kernels.sampling.state import SlotState, pack_bias
 from millrace_kernels.step import HeadNorms, Heads
 

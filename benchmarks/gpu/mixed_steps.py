@@ -14,8 +14,7 @@ from benchmarks.gpu.rows import Figure, Row, at_most
 from benchmarks.gpu.serving import Driver, Served, record
 from benchmarks.gpu.whole_steps import CONTEXT, serve_large
 from millrace_fit.plan import choose_mixed_sizes
-from millrace_runtime.protocol.costly_draw import costly_sampling
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.sampling import Sampling, build_costly_sampling
 
 GREEDY = Sampling(temperature=0.0)
 NUM_DECODES = 64
@@ -51,7 +50,7 @@ class MixedLoad:
         for slot in range(num_decodes):
             self.driver.start(slot, self._prompt(slot, context), is_computed=True)
         # Eager, and with all that a draw can ask for: a recording launches every kernel of a draw.
-        self.submit(2, costly_sampling(self._vocabulary))
+        self.submit(2, build_costly_sampling(self._vocabulary))
         executor.collect()
         record(executor)
 

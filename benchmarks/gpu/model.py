@@ -46,8 +46,8 @@ from benchmarks.gpu.weights import (
 from millrace_fit.plan import choose_sizes
 from millrace_kernels.linear.format import Format
 from millrace_runtime.protocol.encoding import pack_tokens
-from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.executor import Sleep, Wake
+from millrace_runtime.protocol.sampling import Sampling, count_mask_bytes
 from millrace_runtime.protocol.step import Row as PlannedRow
 from millrace_runtime.protocol.step import SlotStart, StepPlan
 
@@ -232,7 +232,7 @@ def check_masks(bench: Bench) -> Iterator[Row]:
     ]
     rows = [PlannedRow(slot, 3, emit=True, is_masked=slot < 2) for slot in range(3)]
     executor.submit(StepPlan(0, [], starts, [], rows))
-    masks = b"".join((1 << token).to_bytes(mask_bytes(vocabulary), "little") for token in allowed)
+    masks = b"".join((1 << token).to_bytes(count_mask_bytes(vocabulary), "little") for token in allowed)
     executor.provide_masks(0, memoryview(masks))
     drawn = [row.tokens for row in executor.collect().rows]
     facts = {"allowed": allowed, "drawn": drawn}

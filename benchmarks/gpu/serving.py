@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.weights import RandomWeights, build_model
+from millrace_kernels.device_kernels import select_triton
 from millrace_kernels.linear.format import Format
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache, KvFormat
-from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.graphs import Repeat
 from millrace_runtime.execution.kv_cache import allocate_cache

@@ -11,7 +11,7 @@ from benchmarks.runtime.client import Dialect, OpenAI, WithFields
 from benchmarks.runtime.engines import PORT, EngineSpec
 from benchmarks.runtime.figures import OURS
 from millrace_runtime import contract
-from millrace_runtime.execution.host import thread_environment
+from millrace_runtime.execution.host import build_thread_environment
 
 MODEL_NAME = "m"
 MAX_BATCHED_TOKENS = 512  # the default on CPUs
@@ -50,7 +50,7 @@ def our_library(model: Path, precision: str, num_threads: int, num_workers: int 
     """Return the driver of our scheduler and executor, with the replica's own thread settings."""
     driver = (sys.executable, "-m", "benchmarks.runtime.drivers.millrace")
     command = (*driver, str(model), precision, str(MAX_BATCHED_TOKENS), str(num_workers))
-    wanted = thread_environment({}, num_threads)
+    wanted = build_thread_environment({}, num_threads)
     return EngineSpec(OURS, precision, command, wanted)
 
 

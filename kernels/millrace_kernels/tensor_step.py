@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from millrace_kernels.device_kernels import Attend, Kernels, QueryRows
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.experts.reference import Choice, experts_add_reference, experts_silu_mul_reference
 from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.select import Attend, Kernels, QueryRows
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routes, Routing
 from millrace_kernels.tensor_matrices import (
     DenseMatrix,

@@ -1,4 +1,4 @@
-"""The weights of a step's operations, packed for one path: matrices, experts, and what packs them.
+"""The weights of a step's operations, packed for one path: matrices, experts, and their packer.
 
 Knows tensors; not models, sequences or schedules.
 """

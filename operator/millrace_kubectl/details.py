@@ -67,7 +67,7 @@ STATES = ("ready", "starting", "failing", "unschedulable")
 
 
 def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Iterator[str]:
-    """Return a line for each change of the last `seconds`, and how far back the changes are known if less.
+    """Yield a line for each change of the last `seconds`, and how far back the changes are known if less.
 
     `record` is the operator's longer record of changes; without it only those in status are known.
     """
@@ -90,7 +90,7 @@ def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Ite
 
 
 def list_details(facts: Facts) -> Iterator[str]:
-    """Return the lines of -v. Inputs, model and candidates are those of the operator's last decision."""
+    """Yield the lines of -v. Inputs, model and candidates are those of the operator's last decision."""
     if facts.figures:
         yield from _list_inputs(facts)
         yield from _list_objectives(facts)
@@ -139,7 +139,7 @@ def _list_states(facts: Facts) -> Iterator[str]:
 
 
 def _list_cautions(facts: Facts) -> Iterator[str]:
-    """Say why the plan is for more than the expected load, and why the count falls late."""
+    """Yield why the plan is for more than the expected load, and why the count falls late."""
     margin, correction = (facts.find_figure(name) for name in ("marginPerSecond", "correction"))
     flaps = facts.figures.get("flaps", 0)
     if margin:

@@ -57,7 +57,7 @@ def make_key(random: bytes) -> str:
 
 
 def hash_key(key: str) -> str:
-    """Return what the Secret has of a key."""
+    """Return the SHA-256 of a key in hex, as the Secret has it."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

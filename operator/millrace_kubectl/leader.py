@@ -80,8 +80,8 @@ def _forward(services: Services, namespace: str, pod: str) -> Iterator[int]:
             found = _FORWARDING.match(process.stdout.readline())
             if found is None:
                 process.kill()
-                said = process.communicate()[1].strip().splitlines()
-                raise ServerError(f"kubectl says: {said[-1] if said else 'nothing, and failed'}")
+                lines = process.communicate()[1].strip().splitlines()
+                raise ServerError(f"kubectl says: {lines[-1] if lines else 'nothing, and failed'}")
             yield int(found[1])
         finally:
             process.kill()

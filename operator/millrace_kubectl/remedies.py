@@ -30,7 +30,7 @@ AUTOSCALER = re.compile(r"\bHorizontalPodAutoscaler (\S+) scales ")
 LOG = "kubectl logs {pod}"
 LAST_LOG = "kubectl logs {pod} --previous"
 EVENTS = "kubectl describe pod {pod}"
-LOOKS = {
+COMMANDS = {
     "Conflict": "kubectl describe {kind} {object}",
     "Contested": "kubectl describe hpa {autoscaler}",
     "PodFailed": "kubectl get pods -o wide -l {selector}",
@@ -55,9 +55,9 @@ LOOKS = {
 """The commands that show more, by the name of a remedy."""
 
 
-def find_look(facts: Facts, remedy: str, condition: Obj) -> str | None:
+def find_command(facts: Facts, remedy: str, condition: Obj) -> str | None:
     """Return the command that shows more; None if there is none, or the message does not name the pod."""
-    template = LOOKS.get(remedy)
+    template = COMMANDS.get(remedy)
     try:
         return (
             None if template is None else name_place(facts, template.format(**_find_names(facts, condition)))
@@ -182,10 +182,10 @@ def _name_absent(message: str) -> str | None:
 def _find_rollout_remedies(facts: Facts) -> Iterator[str]:
     remedy, degraded = _name_remedy(facts), facts.condition("Degraded")
     if remedy in REMEDIES:
-        look = find_look(facts, remedy, degraded)
+        command = find_command(facts, remedy, degraded)
         advice = _name_absent(degraded.get("message", "")) or REMEDIES[remedy]
         shows = "" if advice.startswith(LOOKING) else "; this shows more"
-        yield advice if look is None else f"{advice}{shows}: {look}"
+        yield advice if command is None else f"{advice}{shows}: {command}"
     elif remedy is not None and remedy not in set(Reason):
         yield OBEY
     if remedy in (Reason.ROLLED_BACK, ABORTED):
@@ -224,7 +224,7 @@ def _is_revisions_fault(facts: Facts) -> bool:
 
 
 def _has_way_back(facts: Facts) -> bool:
-    """Whether a rollout replaces another revision, which `abort` would bring back."""
+    """Whether a rollout replaces another revision, to which `abort` would go back."""
     return bool(facts.status.get("rollout") and facts.status.get("currentRevision"))
 
 

@@ -192,7 +192,7 @@ def find_obstacles(facts: Facts) -> list[str]:
     elif facts.is_old:
         age = facts.age(facts.evidence["observedAt"])
         unseen.append(f"no operator has written its figures for {age}: all this was so then")
-    return unseen + [f"{said}: {_leave_out(message, found)}" for message, said in found.items()]
+    return unseen + [f"{state}: {_leave_out(message, found)}" for message, state in found.items()]
 
 
 def _find_decisions(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -57,7 +57,7 @@ REMEDIES = {
     "FetchFailed": "follow the source's message, or correct spec.model",
     "ModelInvalid": "correct spec.model",
     "DeviceUnusable": "check the node's driver, or remove nvidia.com/gpu from spec.resources.limits",
-    "SettingsInvalid": "correct the setting it names",
+    "SettingsInvalid": "correct the setting that the message names",
     "OutOfMemory": "raise spec.resources.limits.memory",
     "Crashing": "read the pod's log",
     "Killed": "read the pod's Events",

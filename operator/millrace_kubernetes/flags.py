@@ -10,7 +10,7 @@ NAMESPACES_HELP = "the only namespaces to serve, such as shop,search; empty: all
 
 
 def parse_namespaces(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas; no name means all. Raises ArgumentTypeError for a bad name."""
+    """Return the names of a list with commas, each once. Raises ArgumentTypeError for a bad name."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if not _NAME.fullmatch(name):
@@ -39,7 +39,7 @@ def add_short_name_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_short_name(text: str) -> ShortName:
-    """Read `<name>=<namespace>/<service>`. Raises ArgumentTypeError for another form."""
+    """Return the parts of `<name>=<namespace>/<service>`. Raises ArgumentTypeError for another form."""
     name, _, address = text.rpartition("=")
     if not name or not _ADDRESS.fullmatch(address):
         raise argparse.ArgumentTypeError(

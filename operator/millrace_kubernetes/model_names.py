@@ -163,7 +163,7 @@ def read_served_name(service: Mapping[str, Any]) -> str:
 
 
 def read_running_name(pod: Mapping[str, Any], container: str, flag: str) -> str | None:
-    """Return the model name that this flag gives to a container of a pod; None without the flag."""
+    """Return the model name that a pod's container gets by this flag; None without the flag."""
     containers = (pod.get("spec") or {}).get("containers") or ()
     own: Mapping[str, Any] = next((one for one in containers if one.get("name") == container), {})
     arguments = list(own.get("args") or ())

@@ -87,7 +87,7 @@ class Agent:
         return Look(self._disk.measure(), self._disk.list_models(uses, now), uses)
 
     def _check_closed(self, look: Look) -> None:
-        """Record folders that the agent may not read: they take room, and are neither counted nor evicted."""
+        """Log the folders that the agent may not read: they take room, and it can evict none of them."""
         for namespace in self._namespaces:
             with self._trying(f"the models of namespace {namespace}"):
                 self._disk.check_open(namespace)
@@ -95,7 +95,7 @@ class Agent:
                     raise PermissionError(_explain_closed(closed))
 
     async def _evict(self, look: Look, plan: EvictionPlan) -> tuple[Model, ...]:
-        """Free as much as is planned, or as much as may go. Returns the models that are left."""
+        """Evict candidates until enough is free, or a removal fails. Return the models that stay."""
         gone: list[Model] = []
         for model in plan.candidates:
             if sum(each.num_bytes for each in gone) >= plan.num_bytes:

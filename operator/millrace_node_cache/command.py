@@ -19,10 +19,9 @@ from millrace_kubernetes.flags import parse_namespaces
 from millrace_node_cache.agent import Agent
 from millrace_node_cache.cluster import Cluster
 from millrace_node_cache.disk import Disk
-from millrace_node_cache.errors import BadStartError
 from millrace_node_cache.metrics import Metrics
 from millrace_node_cache.plan import Limit, parse_limit
-from millrace_node_cache.server import serve
+from millrace_node_cache.server import BadStartError, serve
 from millrace_runtime.contract import EXIT_BAD_USAGE, PORT_NODE_CACHE
 from millrace_runtime.listener import parse_port, read_bind_address
 
@@ -43,7 +42,7 @@ class Settings:
 
 
 def main(argv: list[str]) -> int:
-    """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 if it cannot start."""
+    """Run until SIGTERM or SIGINT, and return 0; 64 without usable credentials, 1 if it cannot start."""
     settings = read_settings(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -58,7 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 def read_settings(argv: list[str]) -> Settings:
-    """Read the flags. Exits with 2 on a bad one."""
+    """Return the settings in the flags. Exits with 2 on a bad flag."""
     parser = argparse.ArgumentParser(prog="millrace node-cache", description=__doc__)
     add = parser.add_argument
     add("--root", type=Path, required=True, metavar="DIR", help="the folder on this node's disk")

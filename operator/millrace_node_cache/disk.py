@@ -94,7 +94,7 @@ class Disk:
                 raise
 
     def _mark(self, key: ModelKey, uses: Mapping[str, Uses | None], now: float) -> float:
-        """Record a use now if pods read the model, and return when it was used last."""
+        """Record a use now if pods read the model, and return the time of its last use."""
         if key.name in (uses.get(key.namespace) or {}):
             self._marks.note_use(key.name, now)
         return self._marks.read(key.name, now)
@@ -146,7 +146,7 @@ def _list_models(root: int, namespace: str) -> list[str]:
             names = (name for name in list_folders(folder) if _FOLDER.fullmatch(name))
             return sorted(itertools.islice(names, _MOST_MODELS))
     except PermissionError:
-        return []  # a tenant has made it
+        return []  # a tenant made it unreadable; the agent reports that by `check_open`
     except OSError as error:
         if error.errno in NO_PLACE:
             return []

@@ -35,9 +35,9 @@ class Model:
     whole_bytes: int | None
     """The size of the model's files; None if one is missing."""
     used_at: float
-    """When a pod of this node named it last."""
+    """When a pod of this node used it last, in seconds since 1970."""
     is_closed: bool = False
-    """Whether the agent may not read it, or it is endless: its size is unknown, and it stays."""
+    """Whether the agent may not read it, or its folders are too deep: its size is unknown, and it stays."""
 
     @property
     def is_whole(self) -> bool:

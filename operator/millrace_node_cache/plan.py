@@ -31,7 +31,7 @@ class ShareLimit:
     percent: int
 
     def excess_bytes(self, look: Look) -> int:
-        """Return how much is too much, once what is coming has come."""
+        """Return the bytes above the limit, as if pods had fetched all their models."""
         allowed = look.space.total_bytes * self.percent // 100
         return max(0, look.space.used_bytes + look.coming_bytes - allowed)
 
@@ -43,7 +43,7 @@ class AmountLimit:
     num_bytes: int
 
     def excess_bytes(self, look: Look) -> int:
-        """Return how much is too much, once what is coming has come."""
+        """Return the bytes above the limit, as if pods had fetched all their models."""
         return max(0, look.kept_bytes + look.coming_bytes - self.num_bytes)
 
 
@@ -66,12 +66,12 @@ class EvictionPlan:
     """How much to free, and which models may go."""
 
     num_bytes: int
-    """How much is over the limit."""
+    """Bytes over the limit."""
     candidates: tuple[Model, ...]
     """The models that may go, the least recently used first. A fetch may still hold the lock of one."""
 
     def without_candidates(self) -> Self:
-        """Return the same plan without a model that may go."""
+        """Return the same plan without any candidate."""
         return replace(self, candidates=())
 
 

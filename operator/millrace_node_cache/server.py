@@ -6,12 +6,15 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from millrace_node_cache.errors import BadStartError
 from millrace_runtime.contract import ENV_BIND_ADDRESS, PATH_LIVE, PATH_METRICS
 from millrace_runtime.listener import BACKLOG, describe_failure, open_listener
 
 STILL_LIMIT_SECONDS = 900.0
 """A look that removes terabytes of models takes long."""
+
+
+class BadStartError(Exception):
+    """The process cannot start; the text says what to do."""
 
 
 @asynccontextmanager

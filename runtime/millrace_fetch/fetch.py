@@ -165,7 +165,7 @@ def _check_revision(order: Order, manifest: Manifest) -> None:
 
 
 def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: Say) -> bool:
-    """Whether the folder has the wanted revision, judged by the sizes of its files."""
+    """Whether the folder has the wanted revision. Removes its files of another size."""
     if not is_wanted(order, marker, revision):
         return False
     bad = list_missing(folder, marker)

@@ -1,4 +1,4 @@
-"""The progress of a fetch, for people: its receiver, and the format of times. Pure."""
+"""The receivers of a fetch's progress. Pure."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -18,13 +18,3 @@ class Watch(Protocol):
 
     def say(self, text: str) -> None:
         """Show one line to the user."""
-
-
-def show_seconds(seconds: float) -> str:
-    """Return a time for people, such as `2m05s`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"

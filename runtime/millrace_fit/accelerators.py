@@ -1,4 +1,4 @@
-"""Accelerators by name, with the memory that a process finds there; and those that nodes' labels name."""
+"""Accelerators by name or by a node's labels, with the memory that a process finds there."""
 
 import re
 from collections.abc import Mapping
@@ -128,12 +128,12 @@ def read_labels(labels: Mapping[str, str]) -> Accelerator | None:
     total = int(megabytes) << 20
     free = total - _RESERVED_BYTES - int(total * _RESERVED_SHARE)
     name = product or f"a GPU of {megabytes} MiB"
-    like = known or _look_at(product, Accelerator(name, 0))
+    like = known or _drop_types(product, Accelerator(name, 0))
     return replace(like, name=name, memory_bytes=max(0, free))
 
 
-def _look_at(product: str, accelerator: Accelerator) -> Accelerator:
-    """Return the accelerator without what products of this name lack."""
+def _drop_types(product: str, accelerator: Accelerator) -> Accelerator:
+    """Return the accelerator without the number types that products of this name lack."""
     has_bfloat16 = accelerator.has_bfloat16 and not _BEFORE_BFLOAT16.search(product)
     has_fp8 = accelerator.has_fp8 and has_bfloat16 and not _BEFORE_FP8.search(product)
     return replace(accelerator, has_bfloat16=has_bfloat16, has_fp8=has_fp8)
@@ -142,7 +142,7 @@ def _look_at(product: str, accelerator: Accelerator) -> Accelerator:
 def _find_product(product: str) -> Accelerator | None:
     if profile := re.search(r"MIG-(\dg\.\d+gb)", product):
         part = GPUS.get(profile[1])
-        return None if part is None else _look_at(product, part)
+        return None if part is None else _drop_types(product, part)
     found = (name for part, name in _PRODUCTS.items() if re.search(rf"\b{part}", product, re.IGNORECASE))
     name = next(found, None)
     return GPUS[name] if name else None

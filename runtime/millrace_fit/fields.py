@@ -10,7 +10,7 @@ MAX_COUNT: Final = 2**53 - 1
 """The largest count: not every JSON parser reads larger numbers."""
 MOST_LAYERS: Final = 1000
 MAX_NUMBERS: Final = 1024
-"""Of one list."""
+"""The most numbers in one list."""
 
 
 class Fields:

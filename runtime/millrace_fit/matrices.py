@@ -49,9 +49,7 @@ class Matrix:
     """Inputs that share a scale, if it is quantised; None: all."""
 
 
-def list_matrices(
-    shape: DecoderShape, shard: Shard, quantized: Sequence[ModuleSchemes] = ()
-) -> Iterator[Matrix]:
+def list_matrices(shape: DecoderShape, shard: Shard, quantized: Sequence[ModuleSchemes]) -> Iterator[Matrix]:
     """Yield a worker's matrices. `quantized` says which ones a checkpoint has quantised, and how.
 
     Raises ArchitectureError if so many workers can't share the model.
@@ -149,7 +147,8 @@ def product_bytes(matrix: Matrix, num_rows: int, item_bytes: int) -> int:
     """Return the most bytes that a product on a GPU takes beside its inputs and outputs, for many rows.
 
     Inputs are arranged and rounded. Some outputs are widened at once, or have whole sums
-    (`linear/gpu/product.py`). Which of them depends on the device and the checkpoint: the most counts.
+    (`linear/gpu/product.py`). Which of these happens depends on the device and the checkpoint: the larger one
+    counts.
     """
     scheme = matrix.scheme
     if scheme is None or num_rows <= _FEW_ROWS_ON_GPUS:

@@ -149,7 +149,7 @@ def _find_module(shape: DecoderShape, kind: int | None, role: Role) -> Module:
 def write_schemes(quantized: Sequence[ModuleSchemes], max_bytes: int) -> dict[str, Any]:
     """Return schemes and modules for `json.dumps`: roles that are alike in one row.
 
-    What does not fit counts as unquantised, which takes more memory.
+    Rows that do not fit are left out: their matrices count as unquantised, which takes more memory.
     """
     rows: dict[tuple[int | None, tuple[Scheme | None, ...] | Scheme | None, int], list[str]] = {}
     for one in quantized:
@@ -184,7 +184,7 @@ def _write_scheme(scheme: Scheme) -> dict[str, Any]:
 
 
 def read_schemes(values: Any, shape: DecoderShape) -> tuple[ModuleSchemes, ...]:
-    """Return what was written; nothing of older versions. Raises ValueError, KeyError or TypeError."""
+    """Return what `write_schemes` wrote, if anything. Raises ValueError, KeyError or TypeError."""
     if values is None:
         return ()
     schemes = [_read_scheme(one) for one in values["schemes"]]

@@ -12,8 +12,8 @@ from millrace_fit.facts import ModelFacts
 from millrace_fit.kv_cache import BLOCK_SIZE
 from millrace_fit.plan import MemoryPlan
 from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings
+from millrace_fit.units import show_count, show_gib, show_kib, show_parameters
 from millrace_fit.verdict import Answer, Verdict, count_gpus, find_limit, judge
-from millrace_fit.wording import show_count, show_gib, show_kib, show_parameters
 
 WIDTH: Final = 110
 _NAMES: Final = 48

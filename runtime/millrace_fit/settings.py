@@ -45,6 +45,37 @@ class Settings:
         return self.max_batched_tokens or max(MAX_BATCHED_TOKENS[self.device], self.num_sequences)
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The text for each setting, with `{0}` for its value: a command's flag, or a field of a resource."""
+
+    weights: str
+    """One of WEIGHTS."""
+    kv_cache: str
+    """One of KV_CACHES."""
+    max_model_length: str
+    """In tokens."""
+    max_batched_tokens: str
+    gpus: str
+    """The number of GPUs on which the model fits."""
+    memory: str
+    """The memory of a pod on CPUs, in GiB."""
+    workers: str
+    """The number of workers that share the model."""
+
+
+FLAGS: Final = Wording(
+    weights="--weights {0}",
+    kv_cache="--kv-cache {0}",
+    max_model_length="--max-model-length {0}",
+    max_batched_tokens="--max-batched-tokens {0}",
+    gpus="on {0} of these GPUs",
+    memory="{0} GiB",
+    workers="--tensor-parallel {0}",
+)
+"""As `millrace serve` and `millrace size` take them."""
+
+
 def refuse_cache(form: str, device: Device) -> str | None:
     """Return why a device has no kernels for a KV cache of this format; None if it has."""
     return "a KV cache in Fp8 has kernels for GPUs only" if form == FP8_CACHE and device == "cpu" else None

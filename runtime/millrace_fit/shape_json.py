@@ -55,7 +55,7 @@ def _without_defaults(values: Any) -> dict[str, Any]:
 
 
 def read_shape(values: Mapping[str, Any]) -> DecoderShape:
-    """Return the shape that was written. Raises ValueError, TypeError, KeyError or AttributeError."""
+    """Return the shape that `write_shape` wrote. Raises ValueError, TypeError, KeyError or AttributeError."""
     if "kinds" not in values:
         values = _read_older(values)
     kinds = tuple(_read_layer(kind) for kind in values["kinds"])

@@ -116,7 +116,7 @@ def _explain_missing(declared: Declared, needed: Needed, stored: Mapping[str, St
 
 
 def _explain_names(declared: Declared, needed: Needed, stored: Mapping[str, StoredTensor]) -> str:
-    """Return why a tensor is missing: others have no head, or have other names."""
+    """Return the likely cause of a missing tensor: the model has no head, or its files have other names."""
     if needed.matrix == declared.family.names["head"]:
         return (
             "this is an embedding or classifying model, which is not served, or the model is incomplete, or "

@@ -11,17 +11,19 @@ from millrace_fit.facts import ModelFacts
 from millrace_fit.module_schemes import check_shares
 from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.settings import (
+    FLAGS,
     FP8_CACHE,
     FROM_CHECKPOINT,
     INT8_CACHE,
     MODEL_TYPE,
     WEIGHTS,
     Settings,
+    Wording,
     can_round,
     refuse_cache,
 )
 from millrace_fit.shard import MOST_GPUS, Shard
-from millrace_fit.wording import FLAGS, Wording, show_count, show_gib
+from millrace_fit.units import show_count, show_gib
 
 MOST_GIB: Final = 4096
 """The most memory of a pod."""

@@ -176,7 +176,7 @@ def _add_access_flags(parser: argparse.ArgumentParser) -> None:
         type=_parse_access,
         default=OPEN,
         metavar="JSON",
-        help="who may use services that do not say it themselves, in the form of spec.access",
+        help="who may use services without spec.access, in the form of that field",
     )
     parser.add_argument(
         "--secret-namespaces",

@@ -33,7 +33,7 @@ class Settings:
     peers_port: int = 0
     """The port for other gateways' reports; 0 takes a free one."""
     default_access: AccessPolicy = OPEN
-    """Who may use services that do not say it themselves, and how much."""
+    """Who may use services without `spec.access`, and how much."""
     secret_namespaces: tuple[str, ...] = ()
     """Namespaces whose Secrets with clients' keys the gateway reads, beside its own."""
     pod_name: str = ""
@@ -43,7 +43,7 @@ class Settings:
     sessions_by_user: bool = False
     """Whether requests with the same `user` in their bodies go to the same replica."""
     short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
-    """The services of pinned model names: the platform gives a name to a service; no other claim counts."""
+    """The services of model names that the platform has pinned: no other claim to such a name counts."""
     public_hosts: frozenset[str] = frozenset()
     """Hosts at which `model` decides, even if they look like a service's."""
     short_hosts: bool = False

@@ -99,7 +99,7 @@ HEADER_DRAINING: Final = "X-Millrace-Draining"
 HEADER_CACHE_SALT: Final = "X-Millrace-Cache-Salt"
 
 # On a request to a replica that answers only its gateway: the seconds for which it has waited for its turn
-# there. The replica's latencies of the request begin so much earlier.
+# there. The replica measures the request's latencies from that much earlier.
 HEADER_WAITED: Final = "X-Millrace-Waited"
 
 # Of a service whose clients need keys. Its replicas answer only requests with a gateway's token, which
@@ -131,7 +131,7 @@ FLAG_MAX_SEQUENCES: Final = "--max-sequences"
 FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
 FLAG_SPECULATIVE_TOKENS: Final = "--speculative-tokens"
 FLAG_TARGET_INTER_TOKEN: Final = "--target-inter-token-seconds"  # noqa: S105  the token is a model's
-INTER_TOKEN_SECONDS: Final = (0.0001, 86400.0)  # the least and the most of the flag before
+INTER_TOKEN_SECONDS: Final = (0.0001, 86400.0)  # the bounds of FLAG_TARGET_INTER_TOKEN
 FLAG_WEIGHTS: Final = "--weights"
 FLAG_KV_CACHE: Final = "--kv-cache"
 FLAG_DEVICE: Final = "--device"

@@ -69,9 +69,9 @@ class GatedLinear:
 
 
 class Mixture:
-    """The weighted sum of gated MLPs, of those that a router chooses for each row.
+    """A router chooses some gated MLPs for each row; the result is their weighted sum.
 
-    With a `limit` their gates and factors are clamped to it.
+    With a `limit` each MLP clamps its gate and its factor to it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RMSNorm:
 class Attention:
     """Normalises and rotates queries and keys if it has norms and angles, stores keys and values, attends.
 
-    `sinks` have a score more for each head, of no token.
+    `sinks` [heads] have one more score for each head, which belongs to no token.
     """
 
     def __init__(
@@ -134,7 +134,10 @@ def rotary_angles(
     *,
     rotary_dim: int | None = None,
 ) -> Angles:
-    """Return the angles of positions 0 … length - 1 for `rotary_dim` numbers of a head, 0 for others."""
+    """Return the angles of positions 0 … length - 1 for `rotary_dim` numbers of a head, 0 for the others.
+
+    The table is [2, length, head_dim / 2]: cosines, then sines.
+    """
     frequencies = _frequencies(rotary_dim or head_dim, theta, length, scaling)
     turns = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
     table = torch.zeros((2, length, head_dim // 2))

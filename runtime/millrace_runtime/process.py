@@ -1,4 +1,4 @@
-"""What every process of a replica does: it ends with its parent, loads its libraries, and writes to the log.
+"""Common to all processes of a replica: their end with the parent, their loading of libraries, and the log.
 
 Standard library only.
 """

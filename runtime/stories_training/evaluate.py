@@ -26,7 +26,7 @@ NUM_SAMPLES = 20
 
 
 def load_model(folder: Path) -> tuple[Llama, Tokenizer]:
-    """The model in float32 and its tokenizer."""
+    """Return the model in float32 and its tokenizer."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model = Llama(LlamaShape(vocabulary_size=tokenizer.get_vocab_size()))
     weights = load_file(folder / "model.safetensors")
@@ -36,7 +36,7 @@ def load_model(folder: Path) -> tuple[Llama, Tokenizer]:
 
 @torch.no_grad()
 def measure_perplexity(model: Llama, tokenizer: Tokenizer, num_documents: int) -> float:
-    """Perplexity per token over the first held-out documents, each alone."""
+    """Return the perplexity per token over the first held-out documents, each alone."""
     total, count = 0.0, 0
     for seed in range(HELD_OUT_SEED, HELD_OUT_SEED + num_documents):
         ids = torch.tensor([encode_document(tokenizer, generate_document(seed))])
@@ -47,7 +47,7 @@ def measure_perplexity(model: Llama, tokenizer: Tokenizer, num_documents: int) -
 
 @torch.no_grad()
 def sample_answer(model: Llama, tokenizer: Tokenizer, request: str, seed: int, temperature: float) -> str:
-    """An answer of at most 250 tokens to one user message."""
+    """Return an answer of at most 250 tokens to one user message."""
     text = f"{BEGIN}{ROLE_TOKENS['user']}{request}{END}{ROLE_TOKENS['assistant']}"
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     start, end = len(ids), tokenizer.token_to_id(END)
@@ -62,7 +62,7 @@ def sample_answer(model: Llama, tokenizer: Tokenizer, request: str, seed: int, t
 
 
 def list_requests() -> list[str]:
-    """The requests of the samples: the first user messages of held-out conversations."""
+    """Return the requests of the samples: the first user messages of held-out conversations."""
     requests: list[str] = []
     seed = HELD_OUT_SEED
     while len(requests) < NUM_SAMPLES:
@@ -73,7 +73,7 @@ def list_requests() -> list[str]:
 
 
 def render_card(perplexity: float, num_documents: int, samples: list[tuple[str, str]], trained: str) -> str:
-    """The model card as Markdown."""
+    """Return the model card as Markdown."""
     recipe, shape = Recipe(), LlamaShape()
     tokens = recipe.steps * recipe.batch_tokens
     quoted = "\n\n".join(

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from stories_training.lexicon import FOODS, KINDS, NAMES, THINGS, with_article
 from stories_training.plots import PLOTS, Cast, draw_cast, tell_outing
-from stories_training.telling import Teller
+from stories_training.sentences import Teller
 from stories_training.world import Character, Event, World
 
 HELD_OUT_SEED = 1_000_000_000
@@ -63,7 +63,7 @@ STORIES = ("a story", "a short story", "a little story")
 
 
 def generate_document(seed: int) -> Document:
-    """The document of a seed."""
+    """Return the document of a seed."""
     rng = random.Random(seed)  # noqa: S311  stories need no cryptographic randomness
     kinds: tuple[Callable[[random.Random], Document], ...] = (_plain, _reading, _talk, _chat, _repetition)
     return rng.choices(kinds, weights=(8, 20, 2, 40, 30))[0](rng)
@@ -170,7 +170,7 @@ def tell_walk(rng: random.Random) -> Teller:
 
 
 def _step(rng: random.Random, teller: Teller, cast: Cast, people: list[Character]) -> None:
-    """One of the possible events; if a handover is possible, half of the time that."""
+    """Tell one possible event: a handover in six of ten cases in which one is possible."""
     world = teller.world
     actor = rng.choice(people)
     near = [other for other in people if other != actor and world.are_together(actor, other)]
@@ -197,7 +197,7 @@ class Question(NamedTuple):
 
 
 def ask_questions(rng: random.Random, world: World, count: int) -> list[Question]:
-    """Up to `count` different questions."""
+    """Return up to `count` different questions."""
     questions = _about_state(rng, world) + _about_characters(world)
     questions += [question for event in world.events for question in _about_event(event, world)]
     unique = list({question.text: question for question in questions}.values())
@@ -242,7 +242,7 @@ def _about_characters(world: World) -> list[Question]:
 
 
 def _about_event(event: Event, world: World) -> list[Question]:
-    """Questions about events that exactly one event answers."""
+    """Return the questions about an event, unless another event would answer them, too."""
     if event.thing is None or sum(e.verb == event.verb and e.thing == event.thing for e in world.events) > 1:
         return []
     actor, thing = event.actor.name, event.thing.known

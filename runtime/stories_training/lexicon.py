@@ -201,10 +201,10 @@ THING_ADJECTIVES: Final = ("red", "blue", "green", "yellow", "old", "new", "smal
 
 @cache
 def read_extra_words() -> tuple[str, ...]:
-    """More plain English words for the tokenizer, so that it splits no common word into letters."""
+    """Return more plain English words for the tokenizer, so that it splits no common word into letters."""
     return tuple(Path(__file__).with_name("extra_words.txt").read_text().split())
 
 
 def with_article(words: str) -> str:
-    """The words after "a" or "an"."""
+    """Return the words with "a" or "an" before them."""
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"

@@ -42,7 +42,7 @@ class LlamaShape:
     norm_epsilon: float = 1e-5
 
     def to_config(self) -> dict[str, Any]:
-        """The config.json of this shape."""
+        """Return the config.json of this shape."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -141,7 +141,7 @@ class Llama(nn.Module):
                 nn.init.normal_(weight, std=0.02 / (2 * shape.num_layers) ** 0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits [batch, tokens, vocabulary] of ids [batch, tokens]."""
+        """Return logits [batch, tokens, vocabulary] of ids [batch, tokens]."""
         cos, sin = rotary_table(ids.shape[1], self.shape)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
@@ -155,7 +155,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 def rotary_table(tokens: int, shape: LlamaShape) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [tokens, head width] of each position's angles."""
+    """Return cosines and sines [tokens, head width] of each position's angles."""
     frequencies = shape.rope_base ** (-torch.arange(0, shape.head_width, 2) / shape.head_width)
     angles = torch.outer(torch.arange(tokens), torch.cat([frequencies, frequencies]))
     return angles.cos(), angles.sin()
@@ -205,7 +205,7 @@ def plant_induction(model: Llama) -> None:
 
 
 def _draw_projection(shape: LlamaShape) -> Tensor:
-    """[head width, width] of orthonormal rows over the token's dimensions, zero over the others."""
+    """Return [head width, width]: orthonormal rows over the token's dimensions, zero over the others."""
     projection = torch.zeros(shape.head_width, shape.width)
     tokens = shape.width - shape.head_width - 1
     projection[:, 1 : 1 + tokens] = torch.linalg.qr(torch.randn(tokens, shape.head_width))[0].T
@@ -213,7 +213,7 @@ def _draw_projection(shape: LlamaShape) -> Tensor:
 
 
 def _root_mean_square(num_filled: int, width: int) -> float:
-    """What a norm divides by where dimension 0 is the constant and others, up to num_filled, are tokens'."""
+    """Return a norm's divisor: dimension 0 is the constant, and the others up to `num_filled` a token's."""
     return math.sqrt((CONSTANT**2 + (num_filled - 1) * TOKEN_SCALE**2) / width)
 
 

@@ -1,4 +1,4 @@
-"""Plots: orders of events that make a story. Each starts with a lead at a place and ends well."""
+"""The plots: sequences of events that make a story. Each starts with a lead at a place and ends well."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from stories_training.lexicon import (
     Place,
     with_article,
 )
-from stories_training.telling import GREETS, Teller
+from stories_training.sentences import GREETS, Teller
 from stories_training.world import Character, Thing
 
 HAS = (

@@ -27,7 +27,7 @@ CHAT_TEMPLATE: Final = (
 
 
 def train_tokenizer(num_documents: int) -> Tokenizer:
-    """Train on the first documents; deterministic."""
+    """Return a tokenizer trained on the first documents, the same each time."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -45,7 +45,7 @@ def train_tokenizer(num_documents: int) -> Tokenizer:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that the vocabulary must have; raises KeyError if it is missing."""
+    """Return the id of a token that the vocabulary must have. Raises KeyError if it is missing."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise KeyError(f"the tokenizer has no token {token}; train it again")
@@ -53,7 +53,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def encode_document(tokenizer: Tokenizer, document: Document) -> list[int]:
-    """Token ids from begin to end, as the chat template or a plain prompt lays them out."""
+    """Return the token ids from begin to end, in the order of the chat template or of a plain prompt."""
     ids = [token_id(tokenizer, BEGIN)]
     for message in document.messages:
         ids.append(token_id(tokenizer, ROLE_TOKENS[message.role]))

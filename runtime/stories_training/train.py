@@ -32,7 +32,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(matrix: Tensor, num_iterations: int = 4) -> Tensor:
-    """The nearest half-orthogonal matrix to [m, n], roughly, by Newton-Schulz iterations."""
+    """Return roughly the nearest half-orthogonal matrix to [m, n], by Newton-Schulz iterations."""
     a, b, c = _COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.T if is_tall else matrix
@@ -88,17 +88,17 @@ class Recipe:
     seed: int = 0
 
     def rate_factor(self, step: int) -> float:
-        """Learning-rate factor: linear warm-up, a plateau, linear decay to nothing."""
+        """Return the learning rate's factor: linear warm-up, a plateau, linear decay to nothing."""
         left = (self.steps - step) / (self.steps * self.cooldown_fraction)
         return min((step + 1) / self.warmup_steps, 1.0, left)
 
     def row_length(self, step: int) -> int:
-        """Tokens in a row of this step's batch."""
+        """Return the tokens in a row of this step's batch."""
         return self.long_row_tokens if step >= self.steps * (1 - self.long_fraction) else self.row_tokens
 
 
 def stream_tokens(tokenizer: Tokenizer, first_seed: int) -> Iterator[int]:
-    """The documents from a seed on, one after another."""
+    """Yield the tokens of the documents from a seed on, one after another."""
     seed = first_seed
     while True:
         yield from encode_document(tokenizer, generate_document(seed))
@@ -106,7 +106,7 @@ def stream_tokens(tokenizer: Tokenizer, first_seed: int) -> Iterator[int]:
 
 
 def draw_batch(tokens: Iterator[int], recipe: Recipe, step: int) -> Tensor:
-    """Ids [rows, row tokens + 1] for a step."""
+    """Return ids [rows, row tokens + 1] for a step."""
     length = recipe.row_length(step)
     rows = recipe.batch_tokens // length
     return torch.tensor([[next(tokens) for _ in range(length + 1)] for _ in range(rows)])
@@ -141,7 +141,7 @@ def _say(line: str) -> None:
 
 
 def _build_optimizers(model: Llama, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Each with its peak rate as `initial_lr`."""
+    """Return Muon and AdamW, each with its peak rates."""
     embedding = model.model.embed_tokens.weight
     rest = [(name, weight) for name, weight in model.named_parameters() if weight is not embedding]
     matrices = [weight for name, weight in rest if _is_orthogonalised(name, weight)]

@@ -118,11 +118,11 @@ class World:
         return self.location[one] == self.location[other]
 
     def held_by(self, character: Character) -> list[Thing]:
-        """The things that a character holds, in the order in which they got them."""
+        """Return the things that a character holds, in the order in which they got them."""
         return [thing for thing, holder in self.holder.items() if holder == character]
 
     def list_things(self) -> list[Thing]:
-        """Every thing of the story, held, lying or gone."""
+        """Return every thing of the story, held, lying or gone."""
         return [*self.holder, *self.lying, *self.gone]
 
     def check_integrity(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from millrace_fetch.cli.local_look import read_local_head
+from millrace_fetch.cli.local_model import read_local_head
 from millrace_fetch.plan.head import describe_head
 from millrace_fit.facts import ModelFacts
 from millrace_fit.files.headers import StoredTensor

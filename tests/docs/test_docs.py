@@ -24,9 +24,9 @@ from millrace_node_cache.metrics import Metrics as NodeCacheMetrics
 from millrace_operator.api.conditions import Reason
 from millrace_operator.api.types import Spec
 from millrace_operator.app.metrics import Metrics as OperatorMetrics
+from millrace_operator.autoscaler.decide.decision import BINDINGS
 from millrace_operator.autoscaler.decide.decision import Reason as ScalingReason
-from millrace_operator.autoscaler.decide.explain import BINDINGS
-from millrace_operator.autoscaler.run import priors
+from millrace_operator.autoscaler.run import prior_store
 from millrace_operator.controller.queue import WorkQueue
 from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
@@ -287,7 +287,8 @@ def test_the_how_tos_explain_every_reason_of_the_autoscaler_and_name_no_other() 
 
 def test_the_page_searches_the_log_for_a_word_of_its_lines_about_the_learned_model() -> None:
     (word,) = re.findall(r"component=operator --tail=-1 \| grep '(.+)'", DOCS["it-does-not-scale.md"])
-    assert all(word in line for line in (priors.UNREADABLE, priors.UNUSABLE, priors.OTHER_ACCELERATOR))
+    lines = (prior_store.UNREADABLE, prior_store.UNUSABLE, prior_store.OTHER_ACCELERATOR)
+    assert all(word in line for line in lines)
 
 
 @pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.name)

@@ -22,8 +22,8 @@ from millrace_cli.main import main as run_millrace
 LIBRARIES = (
     *(
         "millrace_fetch.cli.command",
-        "millrace_fetch.cli.local_look",
-        "millrace_fetch.cli.resolve",
+        "millrace_fetch.cli.local_model",
+        "millrace_fetch.cli.remote_model",
         "millrace_fetch.cli.runner",
     ),
     *("millrace_fetch.cli.progress_output", "millrace_fetch.sources.hub", "millrace_fetch.sources.oci"),

@@ -247,7 +247,7 @@ print({absent} & {{*sys.modules}})
 async def test_a_fetch_whose_progress_is_lines_loads_nothing_for_a_terminal_a_port_or_a_look(
     hub: FakeHub, fetcher: Fetcher
 ) -> None:
-    unused = {"rich", "aiohttp.web", "millrace_fetch.cli.resolve", "millrace_fit.facts"}
+    unused = {"rich", "aiohttp.web", "millrace_fetch.cli.remote_model", "millrace_fit.facts"}
     code = f"""
 import sys
 from millrace_fetch.cli.command import main

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from millrace_fetch.cli.resolve import fetch_head
+from millrace_fetch.cli.remote_model import fetch_head
 from millrace_fetch.errors import UnavailableError
 from millrace_fetch.sources import s3
 from millrace_fetch.transfer import client, download, stall

@@ -4,7 +4,7 @@ import re
 import pytest
 from aiohttp import web
 
-from millrace_fetch.cli.resolve import fetch_head
+from millrace_fetch.cli.remote_model import fetch_head
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from testing.model_sources.processes import until
 from testing.model_sources.servers import FakeHub, once

@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 from millrace_fetch.cli.progress_output import Tally
-from millrace_fetch.cli.resolve import resolve
+from millrace_fetch.cli.remote_model import resolve
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
 from millrace_fetch.fetch import fetch
 from millrace_fetch.image import tarball

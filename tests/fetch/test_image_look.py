@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from millrace_fetch.cli import resolve
-from millrace_fetch.cli.local_look import read_local_head
-from millrace_fetch.cli.resolve import fetch_head
+from millrace_fetch.cli import remote_model
+from millrace_fetch.cli.local_model import read_local_head
+from millrace_fetch.cli.remote_model import fetch_head
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
-from millrace_fetch.image import registry_look, tarball
+from millrace_fetch.image import tarball
 from millrace_fetch.plan.head import Resolved
 from millrace_fetch.transfer.remote_file import FIRST_BYTES
 from millrace_fit.facts import find_facts
@@ -79,7 +79,7 @@ def push(registry: Registry, *layers: Entries | bytes) -> None:
 
 async def look(fetcher: Fetcher, registry: Registry) -> Resolved:
     order = fetcher.order(f"{registry.uri}:v1")
-    found = await resolve.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    found = await remote_model.resolve(order, fetcher.open_source(order), fetcher.witness.say)
     assert not fetcher.folder.exists()
     return found
 
@@ -340,7 +340,7 @@ async def test_of_names_alone_the_models_are_kept_and_not_without_end(
 async def test_layers_without_end_are_not_looked_at(
     fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_look, "MAX_LAYERS", 3)
+    monkeypatch.setattr(remote_model, "MAX_LAYERS", 3)
     layers: list[Entries] = [{f"layers/{number}": b""} for number in range(5)]
     push(registry, make_entries(), *layers)
     assert (await look(fetcher, registry)).facts is None

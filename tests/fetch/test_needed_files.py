@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from millrace_fetch.cli import resolve
-from millrace_fetch.cli.local_look import look, read_local_head
+from millrace_fetch.cli import remote_model
+from millrace_fetch.cli.local_model import read_local_head, resolve_folder
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import SourceError
 from millrace_fetch.plan.head import Resolved, describe_head
@@ -65,7 +65,7 @@ UNFIT: dict[str, tuple[Callable[[Contents], Contents], str]] = {
 
 async def ask(fetcher: Any, uri: str) -> Resolved:
     order = fetcher.order(uri)
-    return await resolve.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    return await remote_model.resolve(order, fetcher.open_source(order), fetcher.witness.say)
 
 
 def check(found: Resolved, words: str) -> None:
@@ -107,11 +107,13 @@ async def test_in_a_folder_that_somebody_may_be_filling_only_a_pointer_is_a_refu
 ) -> None:
     for file, content in (model | {"tokenizer.json": POINTER}).items():
         (tmp_path / file).write_bytes(content)
-    assert "that no replica can serve: tokenizer.json is a pointer" in look(tmp_path, tmp_path / "found")
+    assert "that no replica can serve: tokenizer.json is a pointer" in resolve_folder(
+        tmp_path, tmp_path / "found"
+    )
     assert "is a pointer" in json.loads((tmp_path / "found").read_text())["facts"]["fault"]
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(SourceError, match=r"has no whole model: there is no tokenizer\.json"):
-        look(tmp_path, tmp_path / "found")
+        resolve_folder(tmp_path, tmp_path / "found")
 
 
 def test_size_says_what_is_missing(
@@ -156,7 +158,7 @@ async def test_the_usual_file_counts_before_an_index_everywhere_and_is_named(
     folder.mkdir()
     for file, content in contents.items():
         (folder / file).write_bytes(content)
-    assert "has a model: 3 files" in look(folder, tmp_path / "found")
+    assert "has a model: 3 files" in resolve_folder(folder, tmp_path / "found")
     assert choice in capsys.readouterr().err
     assert main([str(folder)]) == 0
     assert choice in capsys.readouterr().err
@@ -197,4 +199,4 @@ async def test_all_files_of_text_come_that_a_replica_reads(model: Contents, fetc
         await fetcher.fetch(server.uri)
     fetcher.check(contents, list(contents))
     assert found.num_files == len(contents)
-    assert "has a model: 6 files" in look(fetcher.folder, fetcher.folder.parent / "found")
+    assert "has a model: 6 files" in resolve_folder(fetcher.folder, fetcher.folder.parent / "found")

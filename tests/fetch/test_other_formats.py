@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.cli import resolve
+from millrace_fetch.cli import remote_model
 from millrace_fetch.errors import SourceError
 from millrace_fetch.plan.head import Resolved
 from millrace_fetch.plan.selection import is_of_another_format
@@ -33,7 +33,7 @@ DEEPSPEED = ("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model
 
 async def ask(fetcher: Fetcher, uri: str) -> Resolved:
     order = fetcher.order(uri)
-    return await resolve.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    return await remote_model.resolve(order, fetcher.open_source(order), fetcher.witness.say)
 
 
 def fault(found: Resolved) -> str:

@@ -12,11 +12,10 @@ from millrace_fetch.errors import SourceError, UnsafeNameError, UsageError
 from millrace_fetch.plan.manifest import CRCS, Checksum, Crc, RemoteFile
 from millrace_fetch.plan.selection import MAX_FILES, check_names, read_shards, select
 from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder, parse_uri, redact
-from millrace_fetch.progress import show_seconds
 from millrace_fetch.transfer.client import find_origin, read_retry_after, read_url
 from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge, split
 from millrace_fetch.transfer.retry import plan_wait
-from millrace_fit.wording import show_bytes
+from millrace_fit.units import show_bytes, show_seconds
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, make_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -15,7 +15,7 @@ import botocore.session
 import pytest
 from aiohttp import web
 
-from millrace_fetch.cli.resolve import fetch_head
+from millrace_fetch.cli.remote_model import fetch_head
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from millrace_fetch.sources import aws
 from testing.model_sources.processes import finish, start_fetch, until

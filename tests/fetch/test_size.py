@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from millrace_fetch.cli.local_look import read_local_head
-from millrace_fetch.cli.resolve import FIRST_BYTES, fetch_head
+from millrace_fetch.cli.local_model import read_local_head
+from millrace_fetch.cli.remote_model import fetch_head
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import CorruptError, FetchError, SourceError
 from millrace_fetch.fetch import open_source
 from millrace_fetch.plan.head import ModelHead
 from millrace_fetch.plan.uri import HubModel, Order, parse_uri
 from millrace_fetch.sources.hub import HubSource
+from millrace_fetch.transfer.remote_file import FIRST_BYTES
 from testing.checkpoints.models import MEDIUM, write_model
 from testing.model_sources.servers import FakeHub, WebFolderServer, once
 from tests.fetch.conftest import INDEX, SHARDS

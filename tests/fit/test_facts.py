@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_fetch.cli.local_look import write
+from millrace_fetch.cli.local_model import write_resolved
 from millrace_fetch.plan.head import ModelHead, Resolved, describe_head
 from millrace_fit.errors import FactsError
 from millrace_fit.facts import MAX_FAULT, MAX_NAME, MAX_TYPES, ModelFacts, find_facts, shorten
@@ -66,7 +66,7 @@ def test_the_file_has_the_bytes_that_are_counted_in_any_locale(
     facts = describe_head(ModelHead("1", {"architectures": [WIDE * 300]}, {}, frozenset(), 0))
     path = tmp_path / "told"
     told = Resolved("1", 0, None, facts)
-    write(told, path)
+    write_resolved(told, path)
     assert path.read_bytes() == told.render().encode()
 
 

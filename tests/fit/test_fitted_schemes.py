@@ -7,8 +7,8 @@ import pytest
 from millrace_fit.facts import find_facts
 from millrace_fit.families.registry import declare
 from millrace_fit.files.headers import StoredTensor
-from millrace_fit.quantization.quantization import Quantization
-from millrace_fit.quantization.read import add_modelopt, read_quantization
+from millrace_fit.quantization.methods import add_modelopt, read_quantization
+from millrace_fit.quantization.rules import Quantization
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 from millrace_fit.tensors import list_needed
 from testing.checkpoints.models import LLAMA_8B

@@ -9,7 +9,7 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import MAX_BYTES, ModelFacts, find_facts
 from millrace_fit.families.registry import declare
 from millrace_fit.modules import Role, list_layer
-from millrace_fit.quantization.read import read_quantization
+from millrace_fit.quantization.methods import read_quantization
 from millrace_fit.rotary import YarnScaling
 from millrace_fit.settings import Settings
 from millrace_fit.shape import AttentionShape, ExpertsShape

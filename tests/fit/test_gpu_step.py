@@ -26,16 +26,16 @@ from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 from millrace_fit.settings import Settings
 from millrace_fit.shard import Cut, Shard
 from millrace_kernels import transfer
+from millrace_kernels.device_kernels import select_triton
 from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.gpu.choice import Capability
 from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.select import select_triton
 from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
 from millrace_kernels.weights import Experts, Matrix, Shares
 from millrace_runtime.execution import device_queue, model_runner
-from millrace_runtime.execution.kv_cache import largest_plan
+from millrace_runtime.execution.kv_cache import build_largest_plan
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
@@ -274,7 +274,7 @@ def run_steps(raw: dict[str, Any], told: Weights, weights: FakeWeights, length: 
             lambda: caches,
             placement=Placement("cuda", "a GPU", "bfloat16", "FromCheckpoint", count),
         )
-        first = largest_plan(limits)
+        first = build_largest_plan(limits)
         executor.submit(first)
         launch(executor)
         released = [start.slot for start in first.starts]

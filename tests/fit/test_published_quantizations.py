@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from millrace_fit.quantization.quantization import Quantization
-from millrace_fit.quantization.read import add_modelopt, read_quantization
+from millrace_fit.quantization.methods import add_modelopt, read_quantization
+from millrace_fit.quantization.rules import Quantization
 from millrace_fit.quantization.scheme import Scheme
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published_quantizations.json").read_text())

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
-from millrace_fit.quantization.read import READERS, REFUSED, read_quantization
+from millrace_fit.quantization.methods import READERS, REFUSED, read_quantization
+from millrace_fit.quantization.rules import NOT_QUANTIZED, Quantization
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 from tests.fit import quantized
 from tests.fit.quantized import AWQ, FP8_BLOCK, GPTQ, MODELOPT, W4A16, W8A8, compressed, weights

@@ -8,8 +8,8 @@ from millrace_fit.accelerators import COMMON, GIB, GPUS, find_accelerator, read_
 from millrace_fit.errors import SettingError
 from millrace_fit.screen import WIDTH, render_json
 from millrace_fit.settings import Settings
+from millrace_fit.units import read_amount
 from millrace_fit.verdict import Answer, judge
-from millrace_fit.wording import read_amount
 from tests.fit.screens import CASES, EXPECTED, find, make, render
 
 ANSWERS = {

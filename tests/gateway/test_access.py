@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from millrace_gateway.access.access_log import LoggedRequest, format_line
-from millrace_gateway.access.fairness import window
-from millrace_gateway.access.fairness.window import FIRST_REQUESTS
+from millrace_gateway.access.fairness import replica_room
+from millrace_gateway.access.fairness.replica_room import FIRST_REQUESTS
 from millrace_gateway.access.policy import read_default
 from millrace_gateway.front import early_stream
 from millrace_gateway.route.objects import ServiceKey
@@ -384,7 +384,7 @@ async def test_a_replica_that_failed_once_keeps_its_queue_while_there_is_no_othe
 async def test_one_that_hangs_gets_nothing_more_while_there_is_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "STALE_SECONDS", 0.2)
+    monkeypatch.setattr(replica_room, "STALE_SECONDS", 0.2)
     hung = await start(bench)
     hung.release.clear()
     hung.hangs = True

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.route.balance import Balancer
-from millrace_gateway.route.candidate import Candidate
 from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
 from millrace_gateway.route.objects import Replica
+from millrace_gateway.route.preference import Candidate
 from millrace_gateway.route.standing import LEAST_SHARE
 from millrace_runtime.contract import SLOW_START_SECONDS
 from testing.gateway_bench import build_replicas, counted

@@ -5,7 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.access.fairness.window import Present, Standing, Window
+from millrace_gateway.access.fairness.replica_room import PresentReplica
+from millrace_gateway.access.fairness.window import Present, Window
 from millrace_gateway.front.presence import LOOK_SECONDS, Presence
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
@@ -38,7 +39,7 @@ class World:
         listed = self.catalogue.list_replicas(CHAT)
         shares = self.balancer.find_shares(listed, self.now)
         standings = {
-            one.uid: Standing(self.counts[one.uid], one.uid in shares, shares.get(one.uid, 1.0))
+            one.uid: PresentReplica(self.counts[one.uid], one.uid in shares, shares.get(one.uid, 1.0))
             for one in listed
         }
         num_gone = self.counts.total() - sum(one.num_here for one in standings.values())

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from millrace_gateway.access.fairness.window import ABSENT_SECONDS, FIRST_REQUESTS, Present, Standing
+from millrace_gateway.access.fairness.replica_room import FIRST_REQUESTS, PresentReplica
+from millrace_gateway.access.fairness.window import ABSENT_SECONDS, Present
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.errors import DrainingError
 from millrace_gateway.front.holding import WOKEN_AT_ONCE, Waker
@@ -15,7 +16,7 @@ from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 from testing.gateway_bench import Bench
 
 CHAT, OTHER, ANN = ServiceKey("team", "chat"), ServiceKey("team", "other"), Tenant("team", "keys", "ann")
-READY = Present({"p": Standing(0)})
+READY = Present({"p": PresentReplica(0)})
 
 
 class World:
@@ -73,7 +74,7 @@ async def test_a_fault_at_one_service_stops_no_turns_of_another(
     monkeypatch.setattr(tenancy, "turnstiles", world.turnstiles)
     chat, other = await world.start(FIRST_REQUESTS + 1), await world.start(FIRST_REQUESTS + 1, OTHER)
     del world.present[CHAT]
-    world.present[OTHER] = Present({"p": Standing(0), "q": Standing(0)})
+    world.present[OTHER] = Present({"p": PresentReplica(0), "q": PresentReplica(0)})
     tenancy.refresh()
     await asyncio.wait(other, timeout=5)
     assert [all(task.done() for task in tasks) for tasks in (chat, other)] == [False, True]

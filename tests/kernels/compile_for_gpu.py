@@ -21,8 +21,7 @@ from millrace_kernels.linear.gpu.matrix import unit_of
 from millrace_kernels.linear.gpu.triton_widened import TYPES as DOTS
 from millrace_kernels.linear.gpu.triton_widened import choose_tile as choose_linear_tile
 from millrace_kernels.linear.gpu.triton_widened import choose_unit
-from millrace_kernels.paged_attention.cache import KvFormat
-from millrace_kernels.paged_attention.rounding import LARGEST, SMALLEST
+from millrace_kernels.paged_attention.cache import LARGEST, SMALLEST, KvFormat
 from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
@@ -64,7 +63,7 @@ class Case(NamedTuple):
     name: str
     constants: dict[str, Any]
     changing: frozenset[str] = frozenset()
-    """Arguments that differ from step to step: it must not be compiled anew for some of their values."""
+    """Arguments that differ from step to step: Triton must not compile it again for some of their values."""
     num_warps: int = 4
     num_stages: int = 3
     kv: KvFormat = KvFormat.MODEL
@@ -227,8 +226,8 @@ CHUNK = {"CHUNK": SHAPE.chunk, "CHUNKS": 32}
 ROOM = {"ROOM": SHAPE.room}
 SEARCHED = {"BLOCK": SHAPE.candidates, "TRIED": SHAPE.bounds}
 SAMPLING_CASES = [
-    Case("sampling.gpu.triton_marks", "clear", {"BLOCK": SHAPE.chunk}),
-    Case("sampling.gpu.triton_marks", "mark", {"BLOCK": SHAPE.marked}),
+    Case("sampling.gpu.triton_row", "clear", {"BLOCK": SHAPE.chunk}),
+    Case("sampling.gpu.triton_row", "mark", {"BLOCK": SHAPE.marked}),
     Case("sampling.gpu.triton_chunks", "peak", {"CHUNK": SHAPE.chunk}, num_warps=SHAPE.chunk_warps),
     Case("sampling.gpu.triton_chunks", "weigh", CHUNK, num_warps=SHAPE.chunk_warps),
     Case("sampling.gpu.triton_chunks", "gather", CHUNK | ROOM, num_warps=SHAPE.chunk_warps),

@@ -159,4 +159,4 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty private cache, on a machine whose wheel brought nothing."""
     monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return cache.open_cache(cache.default_cache())
+    return cache.open_cache(cache.find_default_cache())

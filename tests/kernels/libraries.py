@@ -10,12 +10,12 @@ import pytest
 
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.build import find_library
-from millrace_kernels.native.cache import default_cache, open_cache
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.cache import find_default_cache, open_cache
+from millrace_kernels.native.instruction_sets import InstructionSet, list_usable_sets, read_cpu_flags
 from millrace_kernels.native.selection import load_library
 
 PORTABLE = InstructionSet.PORTABLE
-FASTEST = usable_sets(read_cpu_flags())[0]
+FASTEST = list_usable_sets(read_cpu_flags())[0]
 READS_KERNELS = pytest.mark.reads("kernels", "tests/kernels")
 """For what costs seconds and depends on nothing else: it runs when one of these has changed."""
 # AVX-512 with BF16 compiles each line that VNNI does.
@@ -29,7 +29,7 @@ INSTRUCTION_SETS = [
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    with (open_cache(default_cache()) / "tests.lock").open("w") as file:
+    with (open_cache(find_default_cache()) / "tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -43,7 +43,7 @@ def find_once(instruction_set: InstructionSet) -> Path:
 @cache
 def load_once(instruction_set: InstructionSet) -> Library:
     """Load a library that has passed its trial; skip the test where this CPU can't run it."""
-    if instruction_set not in usable_sets(read_cpu_flags()):
+    if instruction_set not in list_usable_sets(read_cpu_flags()):
         pytest.skip(f"this CPU lacks {instruction_set.value}")
     with _lock():
         return load_library(instruction_set)

@@ -15,14 +15,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from millrace_kernels.native import inputs, program, selfcheck
+from millrace_kernels.native import input_checks, program, selfcheck
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import NativeProgram
 from millrace_kernels.native.recording.record import Recorded, Register
 from millrace_kernels.native.weights import packing
-from millrace_kernels.native.workspace import Place, row_stride
+from millrace_kernels.native.workspace import Place, compute_row_stride
 from millrace_kernels.paged_attention.cache import KvFormat
-from millrace_kernels.sampling.selfcheck import check_sampler
+from millrace_kernels.sampling.native import check_sampler
 from tests.kernels.layer_shapes import SHAPES
 
 GAP = 256
@@ -45,7 +45,7 @@ def place_apart(
     PLACES.clear()
     end = 0
     for register in dict.fromkeys([*(one.y for one in operations), *kept]):
-        stride = row_stride(register)
+        stride = compute_row_stride(register)
         num_bytes = stride * (num_drawn if register.is_drawn else num_tokens)
         PLACES[register] = Place(end, stride, num_bytes)
         end += num_bytes + GAP
@@ -89,7 +89,7 @@ def main(path: Path, mode: str) -> None:
     packing.Arena.allocate = allocate
     WatchedProgram.mode = mode
     if mode == "short-cache":
-        selfcheck.SLACK = inputs.SLACK = 1
+        selfcheck.SLACK = input_checks.SLACK = 1
     library = Library(path)
     cases = SHAPES | {"a single row": selfcheck.SINGLE_ROW}
     for name, case in sorted(cases.items(), key=lambda one: one[0] != SOONEST):

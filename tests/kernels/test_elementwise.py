@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import rms_norm
 
-from millrace_kernels.linear.gpu.add import linear_add
+from millrace_kernels.linear.gpu.product import linear_add
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.rms_norm.reference import rms_norm_reference

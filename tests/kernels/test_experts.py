@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from millrace_kernels.device_kernels import select_kernels, select_triton
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.experts.reference import route_reference
@@ -22,7 +23,6 @@ from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recording.recorder import Recorder, record
 from millrace_kernels.native.selfcheck import rounding
 from millrace_kernels.native.weights.packing import NativePacker
-from millrace_kernels.select import select_kernels, select_triton
 from millrace_kernels.step import Routes, Routing, Scoring, Step
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import TensorStep

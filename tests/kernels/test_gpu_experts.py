@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from millrace_kernels.device_kernels import select_kernels, select_triton
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Number
 from millrace_kernels.linear.gpu.choice import Capability
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.select import select_kernels, select_triton
 from millrace_kernels.step import Routing, Step
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import TensorStep

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.runtime.interpreter import GridExecutor
 
+from millrace_kernels.device_kernels import select_triton
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.gpu.choice import Capability, Product, choose_product
@@ -23,7 +24,6 @@ from millrace_kernels.linear.gpu.reference import (
 from millrace_kernels.linear.gpu.triton_round import round_inputs
 from millrace_kernels.linear.gpu.triton_widen import widen
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.select import select_triton
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import SideBySide
@@ -269,7 +269,7 @@ Launches = list[tuple[str, tuple[tuple[str, object], ...]]]
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     """Tensors on a GPU, without numbers: a call that needs one raises, and torch checks its arguments.
 
-    The launches are kept with what a kernel is compiled for.
+    The launches are kept with their kernels' constants.
     """
     kept: Launches = []
 

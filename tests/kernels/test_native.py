@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from millrace_kernels.device_kernels import QueryRows, select_kernels
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format
 from millrace_kernels.native import abi
@@ -33,8 +34,7 @@ from millrace_kernels.native.selfcheck import (
 )
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import SLACK, KvCache
-from millrace_kernels.sampling.selfcheck import check_sampler
-from millrace_kernels.select import QueryRows, select_kernels
+from millrace_kernels.sampling.native import check_sampler
 from millrace_kernels.step import Heads, Step
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import StepAttention, TensorStep

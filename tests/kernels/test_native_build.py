@@ -10,9 +10,9 @@ from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import BuildError, NativeError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
-    buildable_sets,
+    list_buildable_sets,
+    list_usable_sets,
     read_cpu_flags,
-    usable_sets,
 )
 from tests.kernels.libraries import READS_KERNELS, find_once
 
@@ -23,7 +23,7 @@ def put(folder: Path, instruction_set: InstructionSet, data: bytes) -> Path:
     """Place a library of these bytes as a build does."""
     made = folder / "made"
     made.write_bytes(data)
-    return cache.place(made, folder, build.library_stem(instruction_set))
+    return cache.place(made, folder, build.name_library(instruction_set))
 
 
 def sets_in(folder: Path) -> set[str]:
@@ -43,12 +43,12 @@ def test_a_library_is_built_once_and_found_again(tmp_path: Path, monkeypatch: py
 
 
 def test_other_sources_or_flags_are_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {build.library_stem(one) for one in InstructionSet}
+    before = {build.name_library(one) for one in InstructionSet}
     assert len(before) == len(InstructionSet)
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O1"))
-    assert build.library_stem(PORTABLE) not in before
+    assert build.name_library(PORTABLE) not in before
     monkeypatch.setattr(build, "sources", lambda: [Path(build.__file__)])
-    assert build.library_stem(PORTABLE) not in before
+    assert build.name_library(PORTABLE) not in before
 
 
 def test_a_folder_that_others_can_write_is_not_loaded_from(
@@ -106,7 +106,7 @@ def test_amx_is_left_out_where_the_kernel_does_not_allow_it(
     monkeypatch.setattr(instruction_sets.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(instruction_sets, "_may_use_tiles", lambda: False)
     (tmp_path / "cpuinfo").write_text("flags : fma amx_tile amx_bf16 avx2\n")
-    assert usable_sets(read_cpu_flags(tmp_path / "cpuinfo"))[0] is InstructionSet.AVX2
+    assert list_usable_sets(read_cpu_flags(tmp_path / "cpuinfo"))[0] is InstructionSet.AVX2
     monkeypatch.setattr(instruction_sets, "_may_use_tiles", lambda: True)
     assert "amx_tile" in read_cpu_flags(tmp_path / "cpuinfo")
 
@@ -135,13 +135,11 @@ def test_building_ahead_makes_what_lacks_and_removes_what_is_stale(
     monkeypatch.setattr(build, "build_library", build_library)
     (tmp_path / "millrace-avx2-0123.so").touch()
     assert build.main(["--to", str(tmp_path)]) == build.main(["--to", str(tmp_path)]) == 0
-    assert made == buildable_sets()
-    assert sets_in(tmp_path) == {build.library_stem(one) for one in made}
+    assert made == list_buildable_sets()
+    assert sets_in(tmp_path) == {build.name_library(one) for one in made}
 
 
-def test_building_ahead_makes_anew_what_was_cut_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_building_ahead_replaces_a_truncated_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.truncate(put(tmp_path, PORTABLE, b"some text"), 4)
     monkeypatch.setattr(build, "build_library", lambda one, folder: put(folder, one, b"another text"))
     assert build.build_ahead(tmp_path, [PORTABLE]) == []
@@ -164,7 +162,7 @@ def test_a_compiler_that_lacks_one_instruction_set_builds_the_others(
     assert build.main(["--to", str(folder)]) == 1
     assert "avx512_bf16: the C++ compiler failed: unrecognized option" in capsys.readouterr().err
     others = set(InstructionSet) - {InstructionSet.AVX512_BF16, InstructionSet.AMX}
-    assert sets_in(folder) == {build.library_stem(one) for one in others}
+    assert sets_in(folder) == {build.name_library(one) for one in others}
 
 
 def test_building_here_goes_on_past_what_the_compiler_lacks(
@@ -178,13 +176,13 @@ def test_building_here_goes_on_past_what_the_compiler_lacks(
     monkeypatch.setattr(build, "build_library", build_library)
     monkeypatch.setattr(build, "read_cpu_flags", lambda: InstructionSet.AMX.cpu_flags)
     assert build.main(["--here", "--to", str(tmp_path)]) == 0
-    assert sets_in(tmp_path) == {build.library_stem(InstructionSet.AVX512_BF16)}
+    assert sets_in(tmp_path) == {build.name_library(InstructionSet.AVX512_BF16)}
 
 
 @READS_KERNELS
 def test_amx_compiles_on_every_cpu_whose_compiler_knows_it(tmp_path: Path) -> None:
     """Where the CPU has AMX, the file is the one that the other tests load."""
-    if InstructionSet.AMX not in buildable_sets():
+    if InstructionSet.AMX not in list_buildable_sets():
         pytest.skip("AMX is x86's")
     flags = InstructionSet.AMX.compiler_flags
     command = [build.find_compiler(), *flags, "-x", "c++", "-c", os.devnull, "-o", str(tmp_path / "empty.o")]
@@ -195,7 +193,7 @@ def test_amx_compiles_on_every_cpu_whose_compiler_knows_it(tmp_path: Path) -> No
 
 def test_what_is_no_x86_builds_the_portable_set_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruction_sets.platform, "machine", lambda: "aarch64")
-    assert buildable_sets() == usable_sets(read_cpu_flags()) == [PORTABLE]
+    assert list_buildable_sets() == list_usable_sets(read_cpu_flags()) == [PORTABLE]
 
 
 def test_building_ahead_without_a_compiler_fails_in_a_line(
@@ -208,10 +206,10 @@ def test_building_ahead_without_a_compiler_fails_in_a_line(
 
 def test_the_fastest_comes_first() -> None:
     avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "avx2"}
-    assert usable_sets(avx512)[0] is InstructionSet.AVX512
-    assert usable_sets(avx512 | {"avx512_vnni"})[0] is InstructionSet.AVX512_VNNI
-    assert usable_sets({"avx2", "fma"})[0] is InstructionSet.AVX2
-    assert usable_sets([]) == [PORTABLE]
+    assert list_usable_sets(avx512)[0] is InstructionSet.AVX512
+    assert list_usable_sets(avx512 | {"avx512_vnni"})[0] is InstructionSet.AVX512_VNNI
+    assert list_usable_sets({"avx2", "fma"})[0] is InstructionSet.AVX2
+    assert list_usable_sets([]) == [PORTABLE]
     bfloat16 = avx512 | {"avx512_bf16", "avx512_vnni"}
-    assert usable_sets(bfloat16)[0] is InstructionSet.AVX512_BF16
-    assert usable_sets(bfloat16 | {"amx_tile", "amx_bf16"}) == list(InstructionSet)
+    assert list_usable_sets(bfloat16)[0] is InstructionSet.AVX512_BF16
+    assert list_usable_sets(bfloat16 | {"amx_tile", "amx_bf16"}) == list(InstructionSet)

@@ -43,7 +43,7 @@ def test_an_installed_library_that_was_cut_short_is_never_returned(
 ) -> None:
     build.PACKAGED.mkdir()
     copy = Path(shutil.copy(good, build.PACKAGED / "copy"))
-    installed = cache.place(copy, build.PACKAGED, build.library_stem(PORTABLE))
+    installed = cache.place(copy, build.PACKAGED, build.name_library(PORTABLE))
     assert build.find_library(PORTABLE) == installed
     os.truncate(installed, int(installed.stat().st_size * share))
     assert build.find_library(PORTABLE).parent != build.PACKAGED
@@ -173,7 +173,7 @@ def test_a_folder_that_may_not_be_read_is_a_build_error(
         raise PermissionError(13, "Permission denied", str(file))
 
     monkeypatch.setattr(build, "PACKAGED", tmp_path)
-    (tmp_path / f"{build.library_stem(PORTABLE)}-0123.so").touch()
+    (tmp_path / f"{build.name_library(PORTABLE)}-0123.so").touch()
     monkeypatch.setattr(cache, "digest_of", refuse)
     with pytest.raises(BuildError, match="Permission denied"):
         build.find_library(PORTABLE, tmp_path)

@@ -5,12 +5,12 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 
+from millrace_kernels.device_kernels import Bounds, QueryRows, select_triton
 from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.reference import paged_attention_reference
-from millrace_kernels.paged_attention.spans import MOST_SPANS, bound_spans, count_spans, span_keys
+from millrace_kernels.paged_attention.spans import MOST_SPANS, bound_spans, count_span_keys, count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
-from millrace_kernels.select import Bounds, QueryRows, select_triton
 from tests.kernels.libraries import READS_KERNELS
 
 SHAPES = [
@@ -123,7 +123,7 @@ def test_triton_attends_in_layers_of_different_heads_by_one_plan(paged: Any) -> 
 
 @pytest.mark.parametrize("queries", [1, 2])
 def test_triton_rounds_weights_to_the_values_type_before_it_mixes(paged: Any, queries: int) -> None:
-    """Two weights times their values all but cancel, so what is left tells how the weights were rounded."""
+    """Two weights times their values all but cancel, so the rest shows how the weights were rounded."""
     batch = paged([queries], [2 + queries], 1, 1, 16, torch.bfloat16)
     scores, values = torch.tensor([0.0, -1.0, -1.0625]), torch.tensor([0.0, 1024.0, -1088.0])
     batch.query.zero_()[..., 0] = 1.0
@@ -217,13 +217,13 @@ def test_spans_are_counted_and_bounded() -> None:
 
 def test_a_long_sequence_has_longer_spans_and_not_more_of_them() -> None:
     lengths = np.arange(1, 40000)
-    keys = span_keys(lengths)
+    keys = count_span_keys(lengths)
     assert not (keys % 64).any()
     assert keys[:8192].max() == 256 < keys[8192] == 320
     counts = -(-lengths // keys)
     assert counts.max() == MOST_SPANS
     assert counts[8191:].min() > MOST_SPANS * 3 // 4, "and all of the device has work"
-    assert torch.equal(span_keys(torch.from_numpy(lengths)), torch.from_numpy(keys)), "so has a graph"
+    assert torch.equal(count_span_keys(torch.from_numpy(lengths)), torch.from_numpy(keys)), "so has a graph"
 
 
 @pytest.mark.parametrize("context", [127, 128, 129, 257, 300])

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from millrace_kernels.device_kernels import select_kernels
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format
-from millrace_kernels.linear.quantized_reference import (
+from millrace_kernels.linear.reference import (
     Rounded,
     pad_inputs,
     quantized_linear_reference,
@@ -24,7 +25,6 @@ from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.weights.packing import NativePacker
-from millrace_kernels.select import select_kernels
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import Packer, SideBySide

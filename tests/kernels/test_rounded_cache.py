@@ -9,23 +9,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace_kernels.device_kernels import Kernels, QueryRows, select_kernels, select_triton
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.selfcheck import (
     CACHE_BOUNDS,
     Case,
+    allocate_poisoned_cache,
     build_layer,
     measure_error,
-    poisoned_cache,
     run_native,
 )
 from millrace_kernels.native.weights.packing import NativePacker
-from millrace_kernels.paged_attention.cache import KvCache, KvFormat
+from millrace_kernels.paged_attention.cache import LARGEST, KvCache, KvFormat, round_heads
 from millrace_kernels.paged_attention.reference import paged_attention_reference
-from millrace_kernels.paged_attention.rounding import LARGEST, round_heads
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
-from millrace_kernels.select import Kernels, QueryRows, select_kernels, select_triton
 from millrace_kernels.step import HeadNorms, Heads
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
 from tests.kernels.libraries import READS_KERNELS
@@ -154,7 +153,7 @@ def test_triton_writes_what_the_reference_writes(
     table, slots = torch.stack((turns.cos(), turns.sin())), torch.tensor([17, 3, 40, 18, 0, -1])
     weights = (torch.rand(2, heads.head_dim) + 0.5).to(dtype)
     norms = None if epsilon is None else HeadNorms(weights[0], weights[1], epsilon)
-    mine, theirs = (poisoned_cache(3, heads, dtype, form) for _ in "12")
+    mine, theirs = (allocate_poisoned_cache(3, heads, dtype, form) for _ in "12")
     rotary_kv_write_reference(qkv, heads, positions, table, theirs, slots, norms)
     load_kernel("rotary_kv_write")(qkv, heads, positions, table, mine, slots, norms)
     assert mine.scales is not None
@@ -214,7 +213,7 @@ def test_a_native_step_writes_its_own_tokens_alone_and_a_nan_spoils_its_row_alon
     case = Case(heads=Heads(6, 2, 16), lengths=(16,))
     layer = build_layer(NativePacker(dtype), case)
     program = NativeProgram(library, record(layer.forward, layer.logits, dtype), Sizes(16, 2, 2))
-    cache = poisoned_cache(2, case.heads, dtype, KvFormat.INT8)
+    cache = allocate_poisoned_cache(2, case.heads, dtype, KvFormat.INT8)
     program.set_caches([cache])
     tokens, blocks = torch.arange(32).view(2, 16), torch.tensor([[0], [1]])
     assert cache.scales is not None
@@ -247,9 +246,9 @@ def test_a_native_step_writes_its_own_tokens_alone_and_a_nan_spoils_its_row_alon
 def test_a_native_program_refuses_scales_that_do_not_fit(good: Any) -> None:
     layer = build_layer(NativePacker(torch.float32), Case())
     program = NativeProgram(Library(good), record(layer.forward, layer.logits, torch.float32), Sizes(8, 2, 1))
-    whole = poisoned_cache(6, Case().heads, torch.float32, KvFormat.INT8)
+    whole = allocate_poisoned_cache(6, Case().heads, torch.float32, KvFormat.INT8)
     assert whole.scales is not None
-    fp8 = poisoned_cache(6, Case().heads, torch.float32, KvFormat.FP8)
+    fp8 = allocate_poisoned_cache(6, Case().heads, torch.float32, KvFormat.FP8)
     for wrong in (
         KvCache(whole.data, None, KvFormat.INT8),
         KvCache(whole.data, whole.scales[:5], KvFormat.INT8),

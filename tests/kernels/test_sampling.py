@@ -31,9 +31,14 @@ from millrace_kernels.sampling.gpu import (
     triton_table,
 )
 from millrace_kernels.sampling.gpu.triton_shape import Shape
-from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.reference import _fraction, _repeat_less, sample_reference, weigh
+from millrace_kernels.sampling.reference import (
+    _fraction,
+    _repeat_less,
+    sample_reference,
+    top_logprobs_reference,
+    weigh,
+)
 from millrace_kernels.sampling.state import SlotState, pack_bias
 from tests.kernels.libraries import READS_KERNELS
 

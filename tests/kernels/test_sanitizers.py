@@ -1,4 +1,4 @@
-"""The kernels under AddressSanitizer and UndefinedBehaviorSanitizer: nothing outside what was given."""
+"""The kernels under AddressSanitizer and UndefinedBehaviorSanitizer: nothing outside the given memory."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace_kernels.native.build import build_library, find_compiler
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.instruction_sets import InstructionSet, list_usable_sets, read_cpu_flags
 from tests.kernels.libraries import READS_KERNELS
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1")
@@ -26,7 +26,7 @@ def run(library: Path, mode: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-FASTEST, *OTHERS = usable_sets(read_cpu_flags())
+FASTEST, *OTHERS = list_usable_sets(read_cpu_flags())
 SETS = [
     pytest.param(FASTEST, marks=READS_KERNELS),
     *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS),

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from millrace_kernels.paged_attention.cache import KvCache, KvFormat
+from millrace_kernels.device_kernels import QueryRows, select_kernels, select_triton
+from millrace_kernels.paged_attention.cache import KvCache, KvFormat, round_heads
 from millrace_kernels.paged_attention.reference import paged_attention_reference
-from millrace_kernels.paged_attention.rounding import round_heads
-from millrace_kernels.select import QueryRows, select_kernels, select_triton
 
 CPU = torch.device("cpu")
 QUERIES, CONTEXTS = [1, 1, 40, 1, 130], [5, 600, 40, 257, 300]

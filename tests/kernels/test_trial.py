@@ -38,7 +38,7 @@ def test_auto_goes_on_past_a_library_that_crashes(
 ) -> None:
     crashing = stub("__builtin_trap();")
     files = {InstructionSet.AVX2: crashing, PORTABLE: good}
-    monkeypatch.setattr(selection, "usable_sets", lambda _: list(files))
+    monkeypatch.setattr(selection, "list_usable_sets", lambda _: list(files))
     monkeypatch.setattr(selection, "find_library", files.__getitem__)
     path = selection.select_cpu_path()
     assert path.library is not None
@@ -112,7 +112,7 @@ def test_a_limit_on_threads_blames_no_library(good: Path, monkeypatch: pytest.Mo
         return library
 
     monkeypatch.setattr(abi.Library, "new_pool", refuse_pool)
-    monkeypatch.setattr(selection, "usable_sets", lambda _: [InstructionSet.AVX2, PORTABLE])
+    monkeypatch.setattr(selection, "list_usable_sets", lambda _: [InstructionSet.AVX2, PORTABLE])
     monkeypatch.setattr(selection, "load_library", load)
     path = selection.select_cpu_path()
     assert (path.library, loaded) == (None, [InstructionSet.AVX2])
@@ -139,6 +139,6 @@ def test_an_installed_library_is_not_tried_in_a_process_of_its_own(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "PACKAGED", tmp_path)
-    cache.place(Path(shutil.copy(good, tmp_path)), tmp_path, build.library_stem(PORTABLE))
+    cache.place(Path(shutil.copy(good, tmp_path)), tmp_path, build.name_library(PORTABLE))
     monkeypatch.setattr(selection, "try_once", pytest.fail)
     assert selection.load_library(PORTABLE).sample_bytes(50) > 0

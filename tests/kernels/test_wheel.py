@@ -11,7 +11,7 @@ import pytest
 
 from development.proxies import outside_environment
 from millrace_kernels.native import build
-from millrace_kernels.native.instruction_sets import buildable_sets
+from millrace_kernels.native.instruction_sets import list_buildable_sets
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "operator", "runtime", "kernels")
@@ -58,7 +58,7 @@ def test_a_wheel_holds_a_library_for_each_instruction_set(wheel: Path) -> None:
         for name in zipfile.ZipFile(wheel).namelist()
         if name.endswith(".so")
     }
-    assert libraries == {build.library_stem(one) for one in buildable_sets()}
+    assert libraries == {build.name_library(one) for one in list_buildable_sets()}
 
 
 def test_a_wheel_holds_the_shipped_model_and_nothing_of_its_training(wheel: Path) -> None:

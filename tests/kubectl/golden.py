@@ -1,6 +1,7 @@
-"""Objects as an operator leaves them, and what `explain` says of each: expected.txt, in one file.
+"""Objects as an operator leaves them, and the answer of `explain` for each: expected.txt, in one file.
 
-After a change of words, `python -m tests.kubectl.golden` writes that file anew: its diff shows each sentence.
+After a change of words, `python -m tests.kubectl.golden` writes that file again: its diff shows each
+sentence.
 """
 
 import json

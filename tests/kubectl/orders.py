@@ -1,6 +1,6 @@
-"""What `promote` and `abort` say in each state of a rollout, and what the operator makes of it.
+"""The answers of `promote` and `abort` in each state of a rollout, and the service afterwards.
 
-After a change of words, `python -m tests.kubectl.orders` writes orders.txt anew: its diff shows each.
+After a change of words, `python -m tests.kubectl.orders` writes orders.txt again: its diff shows each.
 """
 
 import argparse
@@ -59,15 +59,15 @@ class Services:
 
 
 async def give(one: Life, subcommand: Any) -> str:
-    """The transcript: what is typed, what is said, and how the service is when the operator has followed."""
+    """Return the transcript: the command, its answer, and the service after the operator has obeyed."""
     world = await one()
     name = subcommand.__name__
     before = world.service
     try:
-        said = subcommand(argparse.Namespace(name="chat"), Services(world), world.now)
+        answer = subcommand(argparse.Namespace(name="chat"), Services(world), world.now)
     except PluginError as error:
-        said = f"kubectl millrace: {error}"
-    lines = [f"$ kubectl millrace {name} chat", said]
+        answer = f"kubectl millrace: {error}"
+    lines = [f"$ kubectl millrace {name} chat", answer]
     if world.service != before:
         await world.settle()
         lines.append(f"then {describe_phase(Facts(world.service, world.now))}")
@@ -77,8 +77,8 @@ async def give(one: Life, subcommand: Any) -> str:
 def render() -> str:
     parts = []
     for one in LIVES:
-        told = [asyncio.run(give(one, subcommand)) for subcommand in (promote, abort)]
-        parts.append("\n".join([f"## {one.__name__}", *told]))
+        transcripts = [asyncio.run(give(one, subcommand)) for subcommand in (promote, abort)]
+        parts.append("\n".join([f"## {one.__name__}", *transcripts]))
     return "\n\n".join(parts) + "\n"
 
 

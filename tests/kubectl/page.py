@@ -1,6 +1,6 @@
-"""What the page on simulations shows: its own command, run on its own replica, trace and manifest.
+"""The page on simulations: its own command, run on its own replica, trace and manifest.
 
-After a change of the simulator, `python -m tests.kubectl.page` writes the page's table anew. It takes some
+After a change of the simulator, `python -m tests.kubectl.page` writes the page's table again. It takes some
 seconds, and Azure's conversation trace in the folder that `MILLRACE_TRACES` names.
 """
 
@@ -38,7 +38,7 @@ MANIFEST = {
         },
     },
 }
-"""As the page tells it in words."""
+"""As the page describes it."""
 
 
 def read_command(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Services as the operator leaves them in each state of a life, and the screen that `status` shows of each.
 
-After a change of words, `python -m tests.kubectl.screens` writes screens.txt anew: its diff shows each.
+After a change of words, `python -m tests.kubectl.screens` writes screens.txt again: its diff shows each.
 """
 
 import asyncio

@@ -89,7 +89,7 @@ def patch(stored: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 class Decisions(BaseHTTPRequestHandler):
-    """What an operator that leads tells: the file decision.json, or that it does not know the service."""
+    """The answer of a leading operator: the file decision.json, or that it does not know the service."""
 
     pod = ""
 

@@ -11,7 +11,7 @@ from millrace_operator.api.conditions import render_time
 
 
 class Answer(NamedTuple):
-    """What a user sees."""
+    """The exit status and the texts that a user sees."""
 
     status: int
     out: str

@@ -1,4 +1,4 @@
-"""What kubectl is told of a command line that is not finished."""
+"""The candidates for a command line that is not finished."""
 
 import subprocess
 import sys

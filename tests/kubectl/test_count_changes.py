@@ -1,4 +1,4 @@
-"""What is told of why a count was changed."""
+"""The causes of a changed count."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ FORMER = change((3, 4))
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "causes"),
     [
         (change(prompt="3100", carried="2"), "prompts 900 -> 3100 tokens"),
         (change(rate="12", prompt="3100"), "prompts 900 -> 3100 tokens, 10 -> 12 req/s"),
@@ -40,11 +40,13 @@ FORMER = change((3, 4))
         ({"from": 4, "to": 6, "load": None}, ""),
     ],
 )
-def test_what_moved_the_way_the_count_did_is_told_the_most_first(after: dict[str, Any], told: str) -> None:
-    assert describe_causes(after, FORMER) == told
+def test_what_moved_the_way_the_count_did_is_a_cause_the_largest_first(
+    after: dict[str, Any], causes: str
+) -> None:
+    assert describe_causes(after, FORMER) == causes
 
 
-def test_without_a_change_before_nothing_is_told() -> None:
+def test_without_a_change_before_there_is_no_cause() -> None:
     assert describe_causes(change(rate="90"), None) == ""
     assert describe_causes(change(rate="90"), {"from": 3, "to": 4}) == ""
 

@@ -18,8 +18,8 @@ from millrace_operator.api.conditions import Reason as ConditionReason
 from millrace_operator.api.conditions import parse_time, render_time
 from millrace_operator.api.status_lines import read_objectives, render_change, render_objective
 from millrace_operator.api.types import Spec, Status
+from millrace_operator.autoscaler.decide.decision import BINDINGS as OPERATORS_BINDINGS
 from millrace_operator.autoscaler.decide.decision import Reason
-from millrace_operator.autoscaler.decide.explain import BINDINGS as OPERATORS_BINDINGS
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.golden import EXPECTED, NOW, read_cases, render
 from tests.kubectl.lives.refused import first_version_is_unknown
@@ -135,9 +135,9 @@ LISTS = ("candidates", "counts")
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_missing_is_never_told_as_zero(name: str) -> None:
+def test_a_missing_field_is_never_shown_as_zero(name: str) -> None:
     """Each field that may be absent is taken away, and no zero may appear that was not there before."""
-    zeros = count_zeros(say(CASES[name]))
+    zeros = count_zeros(explain(CASES[name]))
     for path in paths(CASES[name].get("status", {})):
         if path[-1] not in NEEDED and isinstance(path[-1], str) and not {*path[-3:-2]} & {*LISTS}:
             cut = copy.deepcopy(CASES[name])
@@ -145,14 +145,14 @@ def test_what_is_missing_is_never_told_as_zero(name: str) -> None:
             for key in path[:-1]:
                 at = at[key]
             del at[path[-1]]
-            assert count_zeros(say(cut)) <= zeros, path
+            assert count_zeros(explain(cut)) <= zeros, path
 
 
 def count_zeros(text: str) -> int:
     return sum(word.strip("(,;)") in {"0", "0s", "0ms", "0%"} for word in text.split())
 
 
-def say(service: dict[str, Any]) -> str:
+def explain(service: dict[str, Any]) -> str:
     facts = Facts(service, NOW, service.get("decision"))
     lines = [*summarise(facts).lines, *list_details(facts), *list_changes(facts, 3600.0)]
     return "\n".join(lines)
@@ -168,7 +168,7 @@ def test_figures_that_nobody_renews_are_old_whatever_they_say() -> None:
 
 
 def test_a_pin_that_nobody_takes_up_for_a_minute_needs_an_operator() -> None:
-    """Who pinned just now is told to wait for nothing yet."""
+    """A user who has just pinned gets no advice to wait."""
     pinned = parse_time("2026-01-02T02:56:00Z") or 0.0
     for seconds, remedy in ((59.0, "kubectl millrace unpin chat -n shop"), (61.0, NO_OPERATOR)):
         summary = summarise(Facts(CASES["pin-not-taken-up"], pinned + seconds))
@@ -232,7 +232,7 @@ def test_older_changes_than_status_has_are_read_from_the_record(shop: Terminal) 
     [None, "{}", "null", '{"at": "2026", "changes": "no changes\\n[[[["}', '{"at": "2026", "changes": 7}'],
     ids=["forbidden", "empty", "null", "damaged", "number"],
 )
-def test_without_a_record_to_read_status_alone_is_told(shop: Terminal, record: str | None) -> None:
+def test_without_a_record_to_read_status_alone_is_shown(shop: Terminal, record: str | None) -> None:
     shop.put_record(record)
     put_changes(shop, make_changes(5))
     answer = shop.run("explain", "chat", "--since", "6h")
@@ -244,17 +244,17 @@ def test_without_a_record_to_read_status_alone_is_told(shop: Terminal, record: s
 def test_verbose_shows_each_input_candidate_and_condition(shop: Terminal) -> None:
     shop.put_decision(CASES["missed-loading-pending"]["decision"])
     out = shop.run("explain", "chat", "-v").out
-    for told in (
+    for text in (
         "CANDIDATE forecast asks for 6",
         "waiting      12",
         "MODEL a step takes 21.2ms",
         "REPLICA NVIDIA H100 80GB HBM3: cuda, bfloat16, ",
         "CONDITION Ready",
     ):
-        assert told in out
+        assert text in out
 
 
-def test_without_the_right_to_ask_the_operator_it_tells_what_status_has(shop: Terminal) -> None:
+def test_without_the_right_to_ask_the_operator_it_shows_the_status_alone(shop: Terminal) -> None:
     answer = shop.run("explain", "chat", "-v")
     assert answer.status == 0
     assert "NOT ASKED for the inputs of the last decision: kubectl says: error: pods" in answer.out
@@ -275,13 +275,13 @@ def test_json_has_null_for_what_is_unknown(shop: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [(("--since", "yesterday"), "write for example"), (("-o", "yaml"), "choose from"), ((), "NAME")],
 )
-def test_bad_usage_is_told(shop: Terminal, arguments: tuple[str, ...], told: str) -> None:
+def test_bad_usage_is_an_error(shop: Terminal, arguments: tuple[str, ...], text: str) -> None:
     answer = shop.run("explain", *(("chat", *arguments) if arguments else ()))
     assert answer.status == 2
-    assert told in answer.error
+    assert text in answer.error
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])
@@ -312,7 +312,7 @@ def edit_objective(service: dict[str, Any], **changes: Any) -> None:
 def test_a_pin_that_is_missing_an_objective_is_raised_and_not_undone(
     recommended: int | None, ready: int
 ) -> None:
-    """What is told to do must not be what the line of a moment ago told to undo."""
+    """The advice must not be the reverse of the advice of a moment ago."""
     service = copy.deepcopy(CASES["pinned"])
     scaling = service["status"]["scaling"]
     edit_objective(service, state="Missed")
@@ -328,19 +328,19 @@ def test_a_pin_that_is_missing_an_objective_is_raised_and_not_undone(
         assert remedies == ("kubectl millrace pin chat 7 --for 1h -n shop",)
 
 
-def test_the_status_of_another_version_is_told_as_far_as_it_is_understood() -> None:
+def test_the_status_of_another_version_is_shown_as_far_as_it_is_understood() -> None:
     service = copy.deepcopy(CASES["missed-loading-pending"])
     evidence = service["status"]["scaling"]["evidence"]
     evidence["latencies"] = ["P95 of something"]
     service["status"]["scaling"]["lastChanges"] = ["yesterday 1 -> 2 up by"]
     del evidence["starting"]
-    told = service["decision"]["evidence"]
-    told["rejected"] = [{"signal": "arrivals"}]
-    told["arrivalsPerSecond"] = evidence["arrivalsPerSecond"] = "NaN"
-    told["oldestSampleAt"] = "yesterday"
-    told = say(service)
-    assert "nan" not in told
-    assert "REJECTED arrivals: unknown" in told
+    figures = service["decision"]["evidence"]
+    figures["rejected"] = [{"signal": "arrivals"}]
+    figures["arrivalsPerSecond"] = evidence["arrivalsPerSecond"] = "NaN"
+    figures["oldestSampleAt"] = "yesterday"
+    text = explain(service)
+    assert "nan" not in text
+    assert "REJECTED arrivals: unknown" in text
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,10 @@ def test_a_key_is_printed_once_replaced_and_revoked(terminal: Terminal) -> None:
     assert read(terminal) is None
     gone = terminal.run("key", "revoke", "clients", "ann")
     assert (gone.status, "has no client ann" in gone.error) == (1, True)
-    told = json.dumps(terminal.calls)
-    assert not [one for one in (first, second) if one.out.strip() in told], "kubectl gets no key, only hashes"
+    calls = json.dumps(terminal.calls)
+    assert not [one for one in (first, second) if one.out.strip() in calls], (
+        "kubectl gets no key, only hashes"
+    )
 
 
 def test_models_and_limits_stay_with_a_client_until_others_are_written(terminal: Terminal) -> None:
@@ -65,13 +67,13 @@ def test_the_list_has_all_but_the_hashes(terminal: Terminal) -> None:
     terminal.run("key", "create", "clients", "ann", "--models", "chat", "--requests-per-minute", "60")
     terminal.run("key", "create", "others", "bob")
     terminal.put_secret("tls", {"tls.key": "QQ=="}, {})
-    told = terminal.run("key", "list").out
-    assert [re.split(r" {2,}", line) for line in told.splitlines()] == [
+    table = terminal.run("key", "list").out
+    assert [re.split(r" {2,}", line) for line in table.splitlines()] == [
         ["SECRET", "CLIENT", "KEYS", "MODELS", "LIMITS"],
         ["clients", "ann", "2", "chat", "60 requests/min"],
         ["others", "bob", "1", "all", "the service's"],
     ]
-    assert read(terminal)["sha256"][0] not in told
+    assert read(terminal)["sha256"][0] not in table
     assert "ann" not in terminal.run("key", "list", "others").out
 
 
@@ -103,7 +105,7 @@ def test_a_secret_of_something_else_is_left_alone(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("create", "clients", "ann smith"), "names no client"),
         (("create", "clients", "-ann"), "required: CLIENT"),
@@ -115,13 +117,13 @@ def test_a_secret_of_something_else_is_left_alone(terminal: Terminal) -> None:
     ],
 )
 def test_a_bad_word_is_refused_before_kubectl_runs(
-    terminal: Terminal, words: tuple[str, ...], told: str
+    terminal: Terminal, words: tuple[str, ...], message: str
 ) -> None:
     answer = terminal.run("key", *words)
-    assert (answer.status, told in answer.error, terminal.calls) == (2, True, [])
+    assert (answer.status, message in answer.error, terminal.calls) == (2, True, [])
 
 
-def test_what_kubectl_refuses_is_told_and_no_key_is_shown(terminal: Terminal) -> None:
+def test_an_error_of_kubectl_is_shown_and_no_key(terminal: Terminal) -> None:
     terminal.refuse('Error from server (Forbidden): secrets is forbidden: User "ann" cannot get resource')
     answer = terminal.run("key", "create", "clients", "ann", "-n", "shop")
     assert (answer.status, answer.out) == (1, "")

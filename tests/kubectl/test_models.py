@@ -1,4 +1,4 @@
-"""`kubectl millrace models`, on what the operator itself has recorded."""
+"""`kubectl millrace models`, on the objects that the operator itself has written."""
 
 import json
 from collections.abc import Sequence

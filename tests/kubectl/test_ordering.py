@@ -1,4 +1,4 @@
-"""`promote` and `abort` as a user runs them, on what the operator itself writes into status."""
+"""`promote` and `abort` as a user runs them, on the status that the operator itself writes."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def order_of(terminal: Terminal) -> str | None:
 
 
 async def follow(world: World, terminal: Terminal) -> None:
-    """Let the operator see what the plugin wrote."""
+    """Let the operator see the plugin's annotation."""
     metadata = {**world.service["metadata"], "annotations": {ROLLOUT_ANNOTATION: order_of(terminal)}}
     world.cluster.put({**world.service, "metadata": metadata})
     await world.settle()
@@ -54,8 +54,8 @@ async def test_a_canary_is_promoted(terminal: Terminal) -> None:
     world = await with_canary()
     asked = world.status["updateRevision"]
     terminal.put(world.service)
-    told = f"revision {asked} of chat is promoted: it gets all replicas as they become ready\n"
-    assert terminal.run("promote", "chat") == (0, told, "")
+    answer = f"revision {asked} of chat is promoted: it gets all replicas as they become ready\n"
+    assert terminal.run("promote", "chat") == (0, answer, "")
     assert re.fullmatch(rf"promote {asked} at 20\S+Z", order_of(terminal) or "")
     await follow(world, terminal)
     assert world.status["currentRevision"] == asked
@@ -69,8 +69,8 @@ async def test_a_canary_is_aborted_and_tried_again(terminal: Terminal) -> None:
     world = await with_canary()
     asked, stable = world.status["updateRevision"], world.status["currentRevision"]
     terminal.put(world.service)
-    told = f"revision {asked} of chat is aborted: revision {stable} gets all replicas back\n"
-    assert terminal.run("abort", "chat") == (0, told, "")
+    answer = f"revision {asked} of chat is aborted: revision {stable} gets all replicas back\n"
+    assert terminal.run("abort", "chat") == (0, answer, "")
     await follow(world, terminal)
     assert world.deployments() == {stable: 2}
     terminal.put(world.service)

@@ -1,4 +1,4 @@
-"""What stands in the pictures, measured as they are drawn."""
+"""The content of the pictures, measured as they are drawn."""
 
 from itertools import combinations
 
@@ -7,10 +7,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
-from millrace_kubectl.simulation.choices import Choice
 from millrace_kubectl.simulation.manifest import read_manifest
-from millrace_kubectl.simulation.measure import Course, Measured
 from millrace_kubectl.simulation.picture import draw_sweep
+from millrace_kubectl.simulation.policies import PolicyChoice
+from millrace_kubectl.simulation.result import Course, Measured
 from millrace_kubectl.simulation.session import Session
 from millrace_kubectl.simulation.traffic import Traffic
 from millrace_operator.autoscaler.simulate.hardware import Hardware
@@ -21,7 +21,9 @@ SESSION = Session(read_manifest(make_manifest()), Traffic([Request(0.0, 1, 1)], 
 
 
 def measured(policy: str, knob: float, attainment: float, replicas: float) -> Measured:
-    return Measured(Choice(policy, knob), attainment, replicas, replicas, None, 0, 0, 1, Course([], [], []))
+    return Measured(
+        PolicyChoice(policy, knob), attainment, replicas, replicas, None, 0, 0, 1, Course([], [], [])
+    )
 
 
 def draw_labels(sweep: list[Measured]) -> tuple[Bbox, dict[str, Bbox]]:

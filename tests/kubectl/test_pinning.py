@@ -53,15 +53,15 @@ def test_only_the_annotation_is_written(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "message"),
     [
         ("1", "1 is less than minReplicas 2; write 2 to 8, or change spec.scaling first"),
         ("9", "9 is more than maxReplicas 8; write 2 to 8, or change spec.scaling first"),
         ("0", "0 is less than minReplicas 2; write 2 to 8, or change spec.scaling first"),
     ],
 )
-def test_a_count_out_of_bounds_is_refused(terminal: Terminal, count: str, told: str) -> None:
-    assert terminal.run("pin", "chat", count) == (1, "", f"kubectl millrace: {told}\n")
+def test_a_count_out_of_bounds_is_refused(terminal: Terminal, count: str, message: str) -> None:
+    assert terminal.run("pin", "chat", count) == (1, "", f"kubectl millrace: {message}\n")
     assert terminal.pin is None
 
 
@@ -75,7 +75,7 @@ def test_mode_external_is_refused_with_what_to_write(terminal: Terminal, argumen
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("pin", "chat"), "COUNT"),
         (("pin", "chat", "many"), "no number of replicas; write for example 12"),
@@ -91,12 +91,12 @@ def test_mode_external_is_refused_with_what_to_write(terminal: Terminal, argumen
         ((), "SUB-COMMAND"),
     ],
 )
-def test_bad_usage_is_told_before_the_cluster_is_asked(
-    terminal: Terminal, arguments: tuple[str, ...], told: str
+def test_bad_usage_is_an_error_before_the_cluster_is_asked(
+    terminal: Terminal, arguments: tuple[str, ...], message: str
 ) -> None:
     answer = terminal.run(*arguments)
     assert answer.status == 2
-    assert told in answer.error
+    assert message in answer.error
     assert terminal.calls == []
 
 
@@ -165,7 +165,7 @@ def test_without_flags_kubectl_chooses_the_namespace(terminal: Terminal) -> None
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("refusal", "message"),
     [
         ('error: the server doesn\'t have a resource type "inferenceservices"', "install Millrace"),
         (
@@ -176,11 +176,11 @@ def test_without_flags_kubectl_chooses_the_namespace(terminal: Terminal) -> None
         ("", "kubectl says: Warning: a warning comes first"),
     ],
 )
-def test_what_kubectl_refuses_is_one_plain_line(terminal: Terminal, refusal: str, told: str) -> None:
+def test_what_kubectl_refuses_is_one_plain_line(terminal: Terminal, refusal: str, message: str) -> None:
     terminal.refuse(refusal)
     answer = terminal.run("pin", "chat", "6")
     assert (answer.status, answer.error.count("\n")) == (1, 1)
-    assert told in answer.error
+    assert message in answer.error
 
 
 def test_a_service_that_is_not_there_is_named(terminal: Terminal) -> None:
@@ -211,8 +211,8 @@ def test_no_pin_is_confirmed_while_nobody_can_read_the_spec(
     degraded = {"type": "Degraded", "status": "True", "reason": "SettingsInvalid", "message": words}
     service["status"]["conditions"] = [degraded]
     terminal.put(service)
-    told = f"kubectl millrace: the operator obeys no pin of chat now: {words}. Correct that first\n"
-    assert terminal.run(*arguments) == (1, "", told)
+    message = f"kubectl millrace: the operator obeys no pin of chat now: {words}. Correct that first\n"
+    assert terminal.run(*arguments) == (1, "", message)
 
 
 RESTING = {"minReplicas": 0, "maxReplicas": 4}
@@ -220,10 +220,10 @@ RESTING = {"minReplicas": 0, "maxReplicas": 4}
 
 def test_no_pin_holds_zero_replicas(terminal: Terminal) -> None:
     terminal.put(make_service(**RESTING))
-    told = (
+    message = (
         "0 is less than one replica, which a pin holds at least; write 1 to 4, or change spec.scaling first"
     )
-    assert terminal.run("pin", "chat", "0") == (1, "", f"kubectl millrace: {told}\n")
+    assert terminal.run("pin", "chat", "0") == (1, "", f"kubectl millrace: {message}\n")
     assert terminal.run("pin", "chat", "1").status == 0
 
 

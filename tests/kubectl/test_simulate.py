@@ -1,4 +1,4 @@
-"""`simulate`: what a user sees of their own traffic, and what is refused with what to write instead."""
+"""`simulate`: a user's own traffic, the answers, and the errors that say what to write instead."""
 
 import importlib.util
 import json
@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from millrace_fit.settings import MAX_BATCHED_TOKENS, MAX_SEQUENCES
-from millrace_kubectl.simulation import choices
+from millrace_kubectl.simulation import policies
 from millrace_kubectl.simulation.replica import DEFAULTS, NEEDED, RUNTIMES, read_fit
 from millrace_kubectl.simulation.session import Progress
-from millrace_kubectl.subcommands import simulate
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.prior import PRIOR, render_prior
@@ -203,7 +202,7 @@ def test_without_pyyaml_a_manifest_in_json_works(desk: Desk, monkeypatch: pytest
 
 
 def learn(num_steps: int = 60, **known: Any) -> dict[str, Any]:
-    """What an operator has written on a service's revision: of steps that take what α, β and γ say."""
+    """The prior that an operator has written on a service's revision, of steps with these α, β and γ."""
     draw, model = random.Random(1), LatencyModel()
     for _ in range(num_steps):
         batch, context = draw.uniform(1, 16), draw.uniform(100, 2000)
@@ -263,8 +262,8 @@ def test_whatever_of_a_replica_is_assumed_is_named(desk: Desk) -> None:
 def test_what_is_assumed_of_the_operator_is_named_where_ours_is_simulated(desk: Desk) -> None:
     desk.shorten()
     notes = json.loads(desk.simulate("--policy", "millrace,static:3", "-o", "json").out)["notes"]
-    told = "it decides every 2s, its scale-down window is 180s, and nodes have room for all"
-    assert f"assumed of the operator: {told}" in notes
+    assumed = "it decides every 2s, its scale-down window is 180s, and nodes have room for all"
+    assert f"assumed of the operator: {assumed}" in notes
 
 
 def test_the_batch_that_is_assumed_here_is_that_of_the_runtime() -> None:
@@ -283,8 +282,18 @@ def test_the_file_of_a_replica_wins_over_the_fit(desk: Desk) -> None:
     assert found["replica"]["cold_start_seconds"] == 30
 
 
-def test_a_cold_start_and_the_kv_cache_are_what_the_operator_has_seen() -> None:
-    fields = read_fit("chat", learn(cold_starts=(93.5, 20.0), kv_tokens=30_000.0))
+def test_a_cold_start_and_the_kv_cache_are_what_the_operator_has_seen(desk: Desk) -> None:
+    learned = learn(cold_starts=(93.5, 20.0), kv_tokens=30_000.0)
+    desk.shorten()
+    desk.terminal.put(fitted_service(desk))
+    desk.terminal.put_record(json.dumps(learned))
+    words, unnamed = (
+        ("--like", "chat", "--policy", "static:3", "-o", "json"),
+        ("-f", "--replica", "--cold-start"),
+    )
+    replica = json.loads(desk.simulate(*words, without=unnamed).out)["replica"]
+    assert (replica["cold_start_seconds"], replica["kv_tokens"]) == (93.5, 30_000)
+    fields = read_fit("chat", learned)
     assert (fields["cold_start_seconds"], fields["kv_tokens"]) == (93.5, 30_000)
     assert not {"cold_start_seconds", "kv_tokens"} & read_fit("chat", learn()).keys()
 
@@ -348,7 +357,7 @@ def test_whole_requests_and_queues_are_compared_as_other_latencies(
     assert max(value for _, value in rows[1]["course"]["latencies"][0]) < 10.0
 
 
-def test_another_mode_is_told(desk: Desk) -> None:
+def test_another_mode_is_noted(desk: Desk) -> None:
     desk.shorten()
     desk.write("service.yaml", make_manifest(mode="External"))
     assert (
@@ -356,13 +365,9 @@ def test_another_mode_is_told(desk: Desk) -> None:
     )
 
 
-def test_the_flag_and_the_simulation_know_the_same_default() -> None:
-    assert simulate.POLICIES == choices.DEFAULT
-
-
 def test_a_policy_may_be_named_as_the_table_and_its_own_project_name_it() -> None:
-    named = choices.read_choices("kpa,hpa-in-flight,llm-d:0.5,wva-saturation,millrace", 1, 8)
-    assert named == choices.read_choices("knative,hpa,llmd:0.5,wva,ours", 1, 8)
+    named = policies.read_choices("kpa,hpa-in-flight,llm-d:0.5,wva-saturation,millrace", 1, 8)
+    assert named == policies.read_choices("knative,hpa,llmd:0.5,wva,ours", 1, 8)
 
 
 def test_the_page_names_every_policy_and_every_field_of_a_replica() -> None:
@@ -370,11 +375,11 @@ def test_the_page_names_every_policy_and_every_field_of_a_replica() -> None:
     named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     needed = set(re.findall(r"^(\w+): [\d.e-]+ +#", PAGE.read_text(), re.MULTILINE))
     assert needed == set(NEEDED)
-    assert named | needed >= {*choices.NAMES, *DEFAULTS}
+    assert named | needed >= {*policies.NAMES, *DEFAULTS}
 
 
 class Screen:
-    """A terminal that keeps what is written."""
+    """A terminal that keeps the written text."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         self.text, self._is_terminal = "", is_terminal

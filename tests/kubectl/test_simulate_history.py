@@ -162,7 +162,7 @@ def test_a_service_that_is_younger_begins_with_its_first_sample(shop: Shop) -> N
         ),
     ],
 )
-def test_answers_that_cannot_be_used_are_told(shop: Shop, refusal: tuple[int, bytes], says: str) -> None:
+def test_answers_that_cannot_be_used_are_errors(shop: Shop, refusal: tuple[int, bytes], says: str) -> None:
     shop.prometheus.refusal = refusal
     assert says in shop.fail()
 
@@ -172,7 +172,7 @@ def test_load_without_lengths_is_refused(shop: Shop) -> None:
     assert "no lengths of requests: none finished" in shop.fail()
 
 
-def test_lengths_that_are_cut_are_told_with_their_share(shop: Shop) -> None:
+def test_lengths_that_are_cut_are_noted_with_their_share(shop: Shop) -> None:
     """Half of a KV cache of 20,000 tokens is the longest prompt that is drawn."""
     shop.prometheus.signals["prompt_tokens"] = lambda _: 12_000.0
     (_, note) = shop.replay("--since", "30m")["notes"]
@@ -199,24 +199,24 @@ def test_it_is_asked_as_the_operator_asks(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "said"),
+    ("beside", "message"),
     [
         ({"isPartial": True}, "from a part of its stores only; ask again"),
         ({"warnings": ["store eu is gone"]}, "may not have answered from all its stores: store eu is gone"),
     ],
 )
 def test_an_answer_from_a_part_of_the_stores_is_refused(
-    shop: Shop, beside: dict[str, Any], said: str
+    shop: Shop, beside: dict[str, Any], message: str
 ) -> None:
     shop.prometheus.beside = beside
-    assert said in shop.fail()
+    assert message in shop.fail()
 
 
-@pytest.mark.parametrize(("status", "said"), [(401, "it needs credentials"), (403, "may not read it")])
-def test_without_credentials_it_says_which_flag_has_them(shop: Shop, status: int, said: str) -> None:
+@pytest.mark.parametrize(("status", "message"), [(401, "it needs credentials"), (403, "may not read it")])
+def test_without_credentials_it_says_which_flag_has_them(shop: Shop, status: int, message: str) -> None:
     shop.prometheus.refusal = (status, b"Forbidden")
     error = shop.fail()
-    assert said in error
+    assert message in error
     assert "--prometheus-token-file" in error
 
 
@@ -226,17 +226,19 @@ def test_credentials_go_to_no_other_address(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--prometheus-username-file", "a"), "--prometheus-password-file"),
         (("--prometheus-insecure",), "--from-prometheus begins with http://"),
         (("--prometheus-token-file", "absent"), "no credentials for Prometheus in absent"),
     ],
 )
-def test_flags_that_contradict_each_other_are_refused(shop: Shop, words: tuple[str, ...], said: str) -> None:
+def test_flags_that_contradict_each_other_are_refused(
+    shop: Shop, words: tuple[str, ...], message: str
+) -> None:
     answer = shop.simulate("--from-prometheus", shop.url, *words, without=("--trace",))
     assert answer.status == 2
-    assert said in answer.error
+    assert message in answer.error
 
 
 def test_of_a_trace_nobody_is_asked(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""`simulate`: what is refused, each with what to write instead."""
+"""`simulate`: bad input, and the errors that say what to write instead."""
 
 import json
 from pathlib import Path

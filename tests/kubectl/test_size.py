@@ -32,7 +32,10 @@ def test_it_shows_what_millrace_size_shows(
 
 def test_what_does_not_fit_is_shown_and_is_an_error(folder: str, terminal: Terminal) -> None:
     answer = terminal.run("size", folder, "--memory", "100MiB")
-    assert (answer.status, answer.error) == (1, "kubectl millrace: no replica would start so\n")
+    assert (answer.status, answer.error) == (
+        1,
+        "kubectl millrace: no replica would start with these settings\n",
+    )
     assert "Does not fit: " in answer.out
 
 

@@ -74,8 +74,8 @@ def test_a_command_is_a_line_to_be_copied_and_is_for_the_services_namespace(
 
 @pytest.mark.parametrize("name", [one.__name__ for one in SHOWN])
 def test_no_command_is_there_twice(screens: dict[str, str], name: str) -> None:
-    told = screens[name].split("\nDO ")[1]
-    commands = re.findall(r"kubectl (?!get lease).* -n shop$", told, re.MULTILINE)
+    remedies = screens[name].split("\nDO ")[1]
+    commands = re.findall(r"kubectl (?!get lease).* -n shop$", remedies, re.MULTILINE)
     assert len(commands) == len(set(commands))
 
 
@@ -96,7 +96,7 @@ def test_a_user_sees_the_screen(terminal: Terminal, monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_figures_of_an_operator_that_is_gone_are_told_as_old(
+def test_figures_of_an_operator_that_is_gone_are_shown_as_old(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: BEGAN + 300)
@@ -115,16 +115,16 @@ def test_a_service_that_is_not_there_is_a_plain_line(terminal: Terminal) -> None
     assert "there is no InferenceService chess" in answer.error
 
 
-def reported(world: World, **told: dict[str, str]) -> Facts:
-    """The service with its conditions said otherwise."""
-    conditions = [{**one, **told.get(one["type"], {})} for one in world.status["conditions"]]
+def reported(world: World, **changes: dict[str, str]) -> Facts:
+    """Return the service with other values in its conditions."""
+    conditions = [{**one, **changes.get(one["type"], {})} for one in world.status["conditions"]]
     return Facts({**world.service, "status": {**world.status, "conditions": conditions}}, world.now)
 
 
 NEWER = {"reason": "WornOut", "message": "the weights need 140 GiB, and a replica has 80 GiB"}
 
 
-async def test_a_reason_of_a_newer_operator_is_told_with_its_words() -> None:
+async def test_a_reason_of_a_newer_operator_is_shown_with_its_words() -> None:
     world = await serve(1)
     facts = reported(world, Degraded={"status": "True", **NEWER}, Ready={"status": "False", **NEWER})
     lines = render_screen(facts)
@@ -135,14 +135,14 @@ async def test_a_reason_of_a_newer_operator_is_told_with_its_words() -> None:
     assert f"DO          {wording.OBEY}" in render_screen(facts)
 
 
-async def test_a_status_that_nobody_has_written_for_days_is_told_as_old() -> None:
+async def test_a_status_that_nobody_has_written_for_days_is_shown_as_old() -> None:
     world = await operator_is_gone()
     lines = render_screen(Facts(world.service, world.now))
     assert lines[0].startswith("chat        OLD, was READY: ")
     assert "IN THE WAY  no operator has written its figures for 3d: all this was so then" in lines
 
 
-async def test_how_long_a_condition_has_been_so_is_not_told_as_the_age_of_its_reason() -> None:
+async def test_how_long_a_condition_has_been_so_is_not_shown_as_the_age_of_its_reason() -> None:
     world = await rolled_back_again()
     screen = "\n".join(render_screen(Facts(world.service, world.now)))
     assert "given up 0s ago" in screen

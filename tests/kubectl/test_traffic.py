@@ -1,4 +1,4 @@
-"""What is said of the requests that are replayed."""
+"""The description of the replayed requests."""
 
 import pytest
 

@@ -23,7 +23,7 @@ PODS = Source("/api/v1/pods", "app=web")
 
 
 class Recorded:
-    """A sink that keeps names, and fails where it is told to."""
+    """A sink that keeps names, and fails where a test wants it."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -58,11 +58,11 @@ class Followed:
         self.token_file = token_file
         self.runner = make_runner(api)
         self.num_refusals = 0
-        """How often the watch said that it may not read."""
+        """How often the watch has called `on_refused`."""
         self.num_lives = 0
-        """How often the watch gave a sign of life."""
+        """How often the watch has called `on_life`."""
         self.num_failures = 0
-        """How often the watch said that a try failed."""
+        """How often the watch has called `on_failure`."""
         self.port = 0
         self.task: asyncio.Task[None]
         self._session = session

@@ -52,7 +52,7 @@ async def test_a_pod_uses_its_service_account(tmp_path: Path, pair: tuple[Path, 
     )
 
 
-def test_a_broken_service_account_is_said(tmp_path: Path) -> None:
+def test_a_broken_service_account_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc")
     with pytest.raises(AccessError, match="is not whole"):
         load_access({"KUBERNETES_SERVICE_HOST": "h"}, tmp_path)
@@ -103,7 +103,7 @@ def test_verification_can_be_switched_off_and_plain_http_needs_none(tmp_path: Pa
         ({"server": "https://h", "certificate-authority": "absent"}, {"token": "t"}, "can't be used"),
     ],
 )
-def test_what_a_kubeconfig_lacks_is_said(
+def test_what_a_kubeconfig_lacks_is_named(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(AccessError, match=message):
@@ -121,7 +121,7 @@ def test_what_a_kubeconfig_lacks_is_said(
         "{",
     ],
 )
-def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_kubeconfig_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(AccessError, match=r"lacks|has no|no kubeconfig|can't be read"):
         load_access({"KUBECONFIG": str(tmp_path / "config")}, tmp_path)
@@ -147,7 +147,7 @@ async def test_a_kubeconfig_by_path_leaves_the_advice_to_the_caller(tmp_path: Pa
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe", b"two\nlines", b"a\rb", b"nul\0", "café".encode(), b"\x7f"], ids=range(6)
 )
-async def test_what_can_be_no_token_is_said(tmp_path: Path, content: bytes) -> None:
+async def test_what_can_be_no_token_is_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
     with pytest.raises(AccessError, match=r"token in .*/token .* visible ASCII"):
@@ -156,7 +156,7 @@ async def test_what_can_be_no_token_is_said(tmp_path: Path, content: bytes) -> N
         await ClusterAccess("http://h", None, token=content.decode(errors="surrogateescape")).headers()
 
 
-def test_a_kubeconfig_that_is_no_text_is_said(tmp_path: Path) -> None:
+def test_a_kubeconfig_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_bytes(b"\xff\xfe\0")
     with pytest.raises(KubeconfigError, match="can't be read"):
@@ -165,7 +165,7 @@ def test_a_kubeconfig_that_is_no_text_is_said(tmp_path: Path) -> None:
         load_access({"KUBECONFIG": str(path)}, tmp_path)
 
 
-def test_a_namespace_that_is_no_text_is_said(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_a_namespace_that_is_no_text_is_an_error(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     (tmp_path / "ca.crt").write_bytes(pair[0].read_bytes())
     (tmp_path / "token").write_text("abc")
     (tmp_path / "namespace").write_bytes(b"\xff")

@@ -50,7 +50,7 @@ async def test_a_success_is_given_as_it_came(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (json.dumps({"kind": "Status", "message": "not here"}).encode(), "not here"),
         (b"a proxy says no", "a proxy says no"),
@@ -59,11 +59,11 @@ async def test_a_success_is_given_as_it_came(connection: Connection) -> None:
         (b"", "Not Found"),
     ],
 )
-async def test_an_error_carries_the_servers_words(connection: Connection, body: bytes, said: str) -> None:
+async def test_an_error_carries_the_servers_words(connection: Connection, body: bytes, message: str) -> None:
     with pytest.raises(errors.ApiError) as caught:
         async with connection.request("PATCH", "/404", SECONDS, body=body):
             pass
-    assert str(caught.value) == f"the API server answered 404: {said}"
+    assert str(caught.value) == f"the API server answered 404: {message}"
     assert caught.value.status == 404
     assert not isinstance(caught.value, errors.ExpiredError)
 

@@ -1,4 +1,4 @@
-"""Whom a model name without a namespace leads to."""
+"""The services to which a model name without a namespace leads."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""How long a watch pauses after what went wrong."""
+"""How long a watch pauses after each kind of failure."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def test_a_stream_that_lived_long_enough_is_no_failure_however_it_ends(
     assert num_failures == [1, 1, 1, 1]
 
 
-async def test_streams_that_end_at_once_are_failures_in_a_row_whatever_they_told(
+async def test_streams_that_end_at_once_are_failures_in_a_row_whatever_they_sent(
     followed: Followed, num_failures: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "BRIEF_SECONDS", 60.0)

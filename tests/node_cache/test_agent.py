@@ -51,7 +51,7 @@ def label(key: ModelKey) -> str:
     return f"models.millrace.dev/{key.name}"
 
 
-async def test_a_model_that_is_whole_is_told_once_and_one_that_goes_is_told_no_more(root: Root) -> None:
+async def test_a_model_that_is_whole_gets_a_label_once_and_one_that_goes_loses_it(root: Root) -> None:
     bench = Bench(root)
     await bench.look()
     assert (root.path / "search").is_dir()
@@ -143,16 +143,16 @@ async def test_a_namespace_whose_pods_are_not_known_loses_nothing_and_keeps_no_o
         for _ in range(3):
             await bench.look()
         assert [root.has(key) for key in (A, OTHER)] == [True, False]
-        told = [text for text in caplog.messages if "the pods of namespace shop" in text]
+        lines = [text for text in caplog.messages if "the pods of namespace shop" in text]
         words = "the API server answered 403: pods is forbidden in shop"
         again = "the node cache tries again at each look"
-        assert told == [f"the pods of namespace shop: {words}; {again}"]
+        assert lines == [f"the pods of namespace shop: {words}; {again}"]
         assert bench.metric("failures_total") == 3
         bench.api.refused = {"nodes"}
         await bench.look()
     assert "the pods of namespace shop: works again" in caplog.messages
     assert not root.has(A)
-    assert label(A) in bench.api.labels  # told no more as soon as that is allowed
+    assert label(A) in bench.api.labels  # the label goes as soon as that is allowed
     bench.api.refused = set()
     await bench.look()
     assert not bench.labels()
@@ -208,12 +208,12 @@ async def test_folders_that_nobody_can_look_into_are_a_failure_and_named_once(
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             await bench.look()
-        told = [text for text in caplog.messages if "the node cache may not read" in text]
-        assert len(told) == 1
-        assert told[0].startswith(
+        lines = [text for text in caplog.messages if "the node cache may not read" in text]
+        assert len(lines) == 1
+        assert lines[0].startswith(
             "the models of namespace shop: the node cache may not read closed-0, closed-1, closed-2"
         )
-        assert "and 2 more" in told[0]
+        assert "and 2 more" in lines[0]
         assert bench.metric("failures_total") == 3
         assert bench.labels() == {label(A), label(OTHER)}, "the others are looked after as ever"
         bench.start(parse_limit("1k"))

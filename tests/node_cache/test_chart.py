@@ -1,4 +1,4 @@
-"""What of the chart's node cache can be checked without Helm."""
+"""The chart's node cache, as far as it can be checked without Helm."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What goes, what stays, and what a node tells of it."""
+"""The models that go, the models that stay, and the Node's labels."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The disk as it is, with tenants who write what they like."""
+"""A real disk, with tenants who write anything there."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ def test_each_namespace_has_a_folder_of_the_group(root: Root, disk: Disk) -> Non
     assert modes == {0o2770}
 
 
-def test_the_root_is_made_by_who_mounts_the_disk(tmp_path: Path) -> None:
+def test_the_root_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="disk"):
         Disk(tmp_path / "disk").prepare(["shop"])
     assert not (tmp_path / "disk").exists()
@@ -81,7 +81,7 @@ def test_a_use_outlives_the_process_and_ends_with_the_folder(root: Root, disk: D
     disk.prepare(["shop"])
     folder = root.put(A)
     disk.list_models({"shop": {A.name: 0}}, 100)
-    os.utime(folder, (9e9, 9e9))  # who writes the folder changes nothing by it
+    os.utime(folder, (9e9, 9e9))  # a tenant's own times change nothing
     assert [each.used_at for each in Disk(root.path).list_models({"shop": {}}, 200)] == [100]
     assert [each.used_at for each in disk.list_models({"search": {A.name: 0}}, 300)] == [100]
     disk.move_away(A)
@@ -111,20 +111,20 @@ def test_a_folder_without_a_lock_gets_one_that_a_fetch_would_wait_for(root: Root
         assert (is_ours, is_ours_twice) == (True, False)
 
 
-async def test_who_waits_for_a_folder_that_is_evicted_makes_it_anew(root: Root, disk: Disk) -> None:
+async def test_a_fetch_that_waits_for_an_evicted_folder_makes_it_again(root: Root, disk: Disk) -> None:
     disk.prepare(["shop"])
     root.put(A)
-    said: list[str] = []
+    lines: list[str] = []
     with disk.locked(A) as is_ours:
         assert is_ours
 
-        def tell(text: str) -> None:
-            said.append(text)
+        def note(text: str) -> None:
+            lines.append(text)
             disk.move_away(A)
 
-        entering = Folder(root.folder(A)).locked(tell)
+        entering = Folder(root.folder(A)).locked(note)
         waiting = asyncio.ensure_future(entering.__aenter__())
-        await until(lambda: bool(said))
+        await until(lambda: bool(lines))
     await waiting
     assert [path.name for path in root.folder(A).iterdir()] == [".millrace"]
     await entering.__aexit__(None, None, None)
@@ -253,7 +253,7 @@ except PermissionError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another")
-def test_folders_of_which_nobody_knows_the_size_are_told_apart(root: Root) -> None:
+def test_folders_of_unknown_size_are_closed(root: Root) -> None:
     done = run_as_another(root, CLOSED)
     seen = [("a", True), ("b", True), ("c", False)]
     assert (done.stdout, done.stderr) == (f"{seen}\n[Errno 13] Permission denied: 'millrace'\n", "")

@@ -2,8 +2,8 @@
 
 import copy
 
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.controller.worker import Worker
 from millrace_operator.kube.kinds import Obj, ObjectKey, kind_of
 from millrace_operator.observed.pods import read_pod
@@ -22,8 +22,8 @@ class Watched:
     def __init__(self, world: World) -> None:
         self.world = world
         self.queue = WorkQueue(clock=lambda: world.now)
-        self.ingest = Ingest(world.cache, self.queue, clock=lambda: world.now)
-        world.reconciler._writer._put_written = self.ingest.put_written
+        self.recorder = WatchRecorder(world.cache, self.queue, clock=lambda: world.now)
+        world.reconciler._writer._put_written = self.recorder.put_written
         self.worker = Worker(world.reconciler, world.cluster, world.cache, self.queue)
         self.looks: list[float] = []
         self.calm_looks: list[float] = []
@@ -41,7 +41,7 @@ class Watched:
                 self._told[key] = obj
 
     def _tell(self, event_type: str, _: ObjectKey, obj: Obj) -> None:
-        self.ingest.record_event(kind_of(obj), event_type, copy.deepcopy(obj))
+        self.recorder.record_event(kind_of(obj), event_type, copy.deepcopy(obj))
 
     async def run(self, seconds: float) -> None:
         """Let so much time pass, and work whenever there is a key to work on."""

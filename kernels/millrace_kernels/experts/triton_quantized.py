@@ -167,7 +167,7 @@ def _bias_of(matrix: GpuMatrix) -> Tensor:
 def _describe_launch(
     dtype: torch.dtype, choice: SortedChoice, matrix: GpuMatrix, width: int
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Return the grid, and what both kernels are compiled for."""
+    """Return the grid, and the constants of both kernels."""
     columns, warps, stages = choose_tile(dtype, choice.block_rows)
     constants = describe(matrix, dtype, unit_of(matrix.form.group)) | {
         "WIDTH": width,

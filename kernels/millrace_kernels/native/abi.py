@@ -69,7 +69,7 @@ class Kind(enum.IntEnum):
 
 
 class Gate(enum.IntEnum):
-    """What a gated product makes of its gate."""
+    """The activation of a gated product."""
 
     SILU = 1
     GELU = 2

@@ -19,13 +19,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace_kernels.native.cache import default_cache, drop_old, find_intact, note_use, open_cache, place
+from millrace_kernels.native.cache import (
+    drop_old,
+    find_default_cache,
+    find_intact,
+    note_use,
+    open_cache,
+    place,
+)
 from millrace_kernels.native.errors import BuildError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
-    buildable_sets,
+    list_buildable_sets,
+    list_usable_sets,
     read_cpu_flags,
-    usable_sets,
 )
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -52,8 +59,8 @@ BUILD_SECONDS = 600
 def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> Path:
     """Return the library's file, and compile it if there is none. Raises BuildError."""
     try:
-        packaged = find_intact(PACKAGED, library_stem(instruction_set))
-        return packaged or _find_cached(instruction_set, open_cache(cache or default_cache()))
+        packaged = find_intact(PACKAGED, name_library(instruction_set))
+        return packaged or _find_cached(instruction_set, open_cache(cache or find_default_cache()))
     except OSError as error:
         raise BuildError(f"the search for the native library failed: {error}") from error
 
@@ -63,7 +70,7 @@ def is_installed(library: Path) -> bool:
     return library.parent == PACKAGED
 
 
-def library_stem(instruction_set: InstructionSet) -> str:
+def name_library(instruction_set: InstructionSet) -> str:
     """Return the start of the library's file name, for the present sources; a hash of its bytes follows."""
     flags = [platform.machine(), *FLAGS, *instruction_set.compiler_flags]
     digest = hashlib.sha256(" ".join(flags).encode())
@@ -74,7 +81,7 @@ def library_stem(instruction_set: InstructionSet) -> str:
 
 def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
     """Return a library of this machine's compiler; if that fails, one of the same sources by any compiler."""
-    stem, toolchain = library_stem(instruction_set), read_toolchain()
+    stem, toolchain = name_library(instruction_set), read_toolchain()
     found = find_intact(folder, f"{stem}-{toolchain}")
     try:
         found = found or _make_cached(instruction_set, folder, f"{stem}-{toolchain}")
@@ -110,7 +117,7 @@ def sources() -> list[Path]:
 def build_library(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Path:
     """Compile into `folder`. Several processes may do so at the same time."""
     with _compiled(instruction_set, folder, extra_flags) as made:
-        return place(made, folder, library_stem(instruction_set))
+        return place(made, folder, name_library(instruction_set))
 
 
 @contextmanager
@@ -164,13 +171,13 @@ def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> lis
     Returns the failures: an old compiler does not know the newest instruction sets.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    current = [find_intact(folder, library_stem(one)) for one in InstructionSet]
+    current = [find_intact(folder, name_library(one)) for one in InstructionSet]
     for library in folder.glob("millrace-*.so"):
         if library not in current:
             library.unlink()
     failures = []
     for instruction_set in instruction_sets:
-        if find_intact(folder, library_stem(instruction_set)) is not None:
+        if find_intact(folder, name_library(instruction_set)) is not None:
             continue
         try:
             build_library(instruction_set, folder)
@@ -182,7 +189,7 @@ def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> lis
 def build_here(folder: Path) -> list[str]:
     """Build the fastest library of this CPU that the compiler can; return the failures if there is none."""
     failures: list[str] = []
-    for instruction_set in usable_sets(read_cpu_flags()):
+    for instruction_set in list_usable_sets(read_cpu_flags()):
         failed = build_ahead(folder, [instruction_set])
         if not failed:
             return []
@@ -196,7 +203,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--to", type=Path, default=PACKAGED, help="folder (default: beside the sources)")
     parser.add_argument("--here", action="store_true", help="only the fastest for this CPU (default: all)")
     values = parser.parse_args(argv)
-    failures = build_here(values.to) if values.here else build_ahead(values.to, buildable_sets())
+    failures = build_here(values.to) if values.here else build_ahead(values.to, list_buildable_sets())
     sys.stderr.writelines(f"{failure}\n" for failure in failures)
     return int(bool(failures))
 

@@ -20,7 +20,7 @@ HOUR_SECONDS = 3600
 """An older temporary folder belongs to a killed build."""
 
 
-def default_cache() -> Path:
+def find_default_cache() -> Path:
     """Return the folder of this user's compiled libraries. Raises BuildError."""
     try:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

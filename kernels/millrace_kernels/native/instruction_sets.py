@@ -82,12 +82,12 @@ def _may_use_tiles() -> bool:
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
-def buildable_sets() -> list[InstructionSet]:
+def list_buildable_sets() -> list[InstructionSet]:
     """Return the instruction sets for which a compiler here can build: x86's only on x86."""
     return list(InstructionSet) if platform.machine() in X86 else [InstructionSet.PORTABLE]
 
 
-def usable_sets(flags: Iterable[str]) -> list[InstructionSet]:
+def list_usable_sets(flags: Iterable[str]) -> list[InstructionSet]:
     """Return the instruction sets of a CPU with these features, the fastest first."""
     have = frozenset(flags)
     return [candidate for candidate in InstructionSet if candidate.cpu_flags <= have]

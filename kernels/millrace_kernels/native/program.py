@@ -15,7 +15,7 @@ from torch import Tensor
 from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import NativeError
-from millrace_kernels.native.inputs import check_cache, check_tables, require_room
+from millrace_kernels.native.input_checks import check_cache, check_tables, require_room
 from millrace_kernels.native.recording.record import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import LINE, Place, place_parts, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache

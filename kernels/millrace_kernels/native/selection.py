@@ -8,8 +8,8 @@ from millrace_kernels.native.errors import NativeError, PoolError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
     is_amx_refused,
+    list_usable_sets,
     read_cpu_flags,
-    usable_sets,
 )
 from millrace_kernels.native.selfcheck import check_library
 from millrace_kernels.native.trial import try_once
@@ -40,7 +40,7 @@ def select_cpu_path(choice: str = AUTO) -> CpuPath:
     if choice == TORCH:
         return CpuPath(None, "torch computes, as requested")
     flags = read_cpu_flags()
-    usable = usable_sets(flags)
+    usable = list_usable_sets(flags)
     if choice != AUTO:
         asked = InstructionSet(choice)
         if asked not in usable:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from millrace_kernels.device_kernels import select_kernels
 from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.stored_rounding import RoundingPacker
 from millrace_kernels.native.abi import Library
@@ -18,8 +19,7 @@ from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SCALE_TYPE, SLACK, KvCache, KvFormat
 from millrace_kernels.paged_attention.tiled import TiledAttention
-from millrace_kernels.sampling.selfcheck import check_sampler
-from millrace_kernels.select import select_kernels
+from millrace_kernels.sampling.native import check_sampler
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Step
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import TensorStep
@@ -216,10 +216,10 @@ def _tables(case: Case) -> Tables:
 
 def _caches(case: Case, dtype: torch.dtype) -> list[KvCache]:
     """Return one layer's cache, poisoned where nothing was written."""
-    return [poisoned_cache(_tables(case).blocks.numel(), case.heads, dtype, case.kv)]
+    return [allocate_poisoned_cache(_tables(case).blocks.numel(), case.heads, dtype, case.kv)]
 
 
-def poisoned_cache(num_blocks: int, heads: Heads, dtype: torch.dtype, form: KvFormat) -> KvCache:
+def allocate_poisoned_cache(num_blocks: int, heads: Heads, dtype: torch.dtype, form: KvFormat) -> KvCache:
     """Return a layer's cache that no token has written yet, for a model of a type."""
     shape = (num_blocks, 2, heads.num_kv_heads, BLOCK_SIZE, heads.head_dim)
     flat = torch.zeros((math.prod(shape) + SLACK,), dtype=form.stored_type(dtype))

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.cache import default_cache, digest_of, note_use, open_cache
+from millrace_kernels.native.cache import digest_of, find_default_cache, note_use, open_cache
 from millrace_kernels.native.errors import BuildError, NativeError, PoolError
 from millrace_kernels.native.instruction_sets import read_cpu_flags
 from millrace_kernels.native.selfcheck import check_library
@@ -34,7 +34,7 @@ def try_once(library: Path) -> None:
 def _mark(library: Path) -> Path | None:
     """Return the mark of a passed library; None if no mark can be written: then every start tries it."""
     try:
-        folder = open_cache(default_cache())
+        folder = open_cache(find_default_cache())
         what = f"{digest_of(library)} {sorted(read_cpu_flags())}"
     except (BuildError, OSError):
         return None

@@ -23,7 +23,7 @@ class Place:
     num_bytes: int
 
 
-def row_stride(register: Register) -> int:
+def compute_row_stride(register: Register) -> int:
     """Return the bytes from a row to the next: whole cache lines, and never a multiple of 1 KiB.
 
     Rows at such a distance share a few sets of the first-level cache, and a tile reads six rows at once.
@@ -45,7 +45,7 @@ def place_parts(
     sizes = [_num_bytes(register, num_tokens, num_drawn) for register in registers]
     part = max(sizes, default=0)
     places = {
-        register: Place(_choose_part(register.exchange + shift) * part, row_stride(register), part)
+        register: Place(_choose_part(register.exchange + shift) * part, compute_row_stride(register), part)
         for register in registers
         if register.exchange is not None
     }
@@ -58,7 +58,7 @@ def _choose_part(exchange: int) -> int:
 
 
 def _num_bytes(register: Register, num_tokens: int, num_drawn: int) -> int:
-    return row_stride(register) * (num_drawn if register.is_drawn else num_tokens)
+    return compute_row_stride(register) * (num_drawn if register.is_drawn else num_tokens)
 
 
 def place_registers(
@@ -70,7 +70,7 @@ def place_registers(
     end = 0
     for number, operation in enumerate(operations):
         if operation.y not in places and operation.y.exchange is None:
-            stride = row_stride(operation.y)
+            stride = compute_row_stride(operation.y)
             num_bytes = _num_bytes(operation.y, num_tokens, num_drawn)
             # The smallest that fits. The first one that fits took 1.4 times the memory of bfloat16's steps,
             # because the next norm had the place of the gated product.

@@ -1,10 +1,11 @@
-"""The KV cache on every path, by layer.
+"""The KV cache on every path, by layer, and the definition of its rounding, in plain torch.
 
 `cache.h` has the same numbers, which loading a library compares, and the inner layout of a block on CPUs.
 """
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ BLOCK_SIZE = 16
 SLACK = 64
 """Numbers after a layer's last block: the CPU kernels read whole vectors, beyond the end of a narrow head."""
 SCALE_TYPE = torch.bfloat16
-"""Half of float32's memory, and as good: what is rounded is divided by the scale as it is kept."""
+"""Half of float32's memory, and as good: numbers are divided by the scale as it is stored."""
 
 
 class KvFormat(enum.Enum):
@@ -64,9 +65,39 @@ class KvCache:
         return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
     def poison(self, blocks: Tensor | list[int] | slice = slice(None)) -> None:
-        """Fill blocks with what spoils every row that reads it: NaN, or NaN as their scales."""
+        """Fill blocks with NaN, or with NaN as their scales, which spoils every row that reads them."""
         if self.scales is None:
             self.data[blocks] = float("nan")
         else:
             self.data.view(torch.int8)[blocks] = 0x55
             self.scales[blocks] = float("nan")
+
+
+LARGEST = {KvFormat.INT8: 127, KvFormat.FP8: 448}
+"""The number that a head's largest becomes: the format's largest."""
+SMALLEST = 1e-30
+"""A head of only smaller numbers counts as zeros: the inverse of its scale might not be finite."""
+
+
+class RoundedHeads(NamedTuple):
+    """Heads as a cache has them."""
+
+    values: Tensor
+    """[..., head_dim] in the format's type"""
+    scales: Tensor
+    """SCALE_TYPE [...]"""
+
+
+def round_heads(heads: Tensor, form: KvFormat) -> RoundedHeads:
+    """Round each of the heads [..., head_dim] to nearest even, its largest number to the format's largest.
+
+    A NaN or an infinity makes its head's scale NaN.
+    """
+    wide, most = heads.float(), LARGEST[form]
+    largest = wide.abs().amax(-1, keepdim=True)
+    is_known, is_zero = largest.isfinite(), largest < SMALLEST
+    scales = torch.where(is_known, largest / most, torch.nan).to(SCALE_TYPE)
+    scales = torch.where(is_zero, 0, scales)
+    values = torch.where(is_known & ~is_zero, wide * scales.float().reciprocal(), 0)
+    values = values.round().to(torch.int8) if form is KvFormat.INT8 else values.to(torch.float8_e4m3fn)
+    return RoundedHeads(values, scales[..., 0])

@@ -17,22 +17,22 @@ KEYS_UNIT = 64
 """Spans consist of whole tiles of at most 64 keys: only a sequence's last tile is masked."""
 
 
-def span_keys(seen: Numbers) -> Numbers:
+def count_span_keys(seen: Numbers) -> Numbers:
     """Return the keys of a span, of a query that sees so many. A query's bits depend on nothing else."""
     return (-(-seen // (MOST_SPANS * KEYS_UNIT)) * KEYS_UNIT).clip(min=LEAST_KEYS)
 
 
-def spans_of(contexts: Numbers, window: int | None) -> Numbers:
+def count_row_spans(contexts: Numbers, window: int | None) -> Numbers:
     """Return the number of spans of each sequence's last query, which sees at most `window` keys."""
     seen = contexts if window is None else contexts.clip(max=window)
-    num_spans: Numbers = -(-seen // span_keys(seen))
+    num_spans: Numbers = -(-seen // count_span_keys(seen))
     return num_spans
 
 
 def count_spans(starts: Sequence[int], contexts: Sequence[int], window: int | None = None) -> int:
     """Return the number of spans of a step's rows with one query."""
     is_single, lengths = np.diff(starts) == 1, np.asarray(contexts, dtype=np.int64)
-    return int(spans_of(lengths, window)[is_single].sum())
+    return int(count_row_spans(lengths, window)[is_single].sum())
 
 
 def bound_spans(num_rows: int, num_tokens: int, window: int | None = None) -> int:

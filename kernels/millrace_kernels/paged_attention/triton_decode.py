@@ -64,7 +64,7 @@ def _decode_kernel(  # noqa: PLR0917
         row = tl.load(owners_ptr + span)
         first_span = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
         context = tl.load(contexts_ptr + row)
-        # `spans.span_keys`
+        # `spans.count_span_keys`
         seen = tl.minimum(context, WINDOW) if WINDOW else context
         keys = tl.maximum(tl.cdiv(seen, MOST_SPANS * KEYS_UNIT) * KEYS_UNIT, LEAST_KEYS)
         begin = (span - first_span) * keys

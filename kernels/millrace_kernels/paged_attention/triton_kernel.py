@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, spans_of
+from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, count_row_spans
 from millrace_kernels.paged_attention.tiles import (
     WARPS_PER_PROCESSOR,
     Tile,
@@ -54,7 +54,7 @@ class Work(NamedTuple):
 
 
 class CacheArguments(NamedTuple):
-    """What kernels take of a layer's cache."""
+    """A layer's cache, as arguments of the kernels."""
 
     data: Tensor
     scales: Tensor
@@ -190,7 +190,7 @@ class TritonAttention:
 
 
 def _list_spans(rows: StepRows, num_spans: int, window: int | None) -> Work:
-    return Work.list_parts(spans_of(rows.contexts, window) * (rows.starts.diff() == 1), num_spans)
+    return Work.list_parts(count_row_spans(rows.contexts, window) * (rows.starts.diff() == 1), num_spans)
 
 
 def _count_programs(device: torch.device, tile: Tile) -> int:

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.paged_attention.rounding import round_heads
+from millrace_kernels.paged_attention.cache import KvCache, round_heads
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.step import HeadNorms, Heads
 

@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.paged_attention.rounding import LARGEST, SMALLEST
+from millrace_kernels.paged_attention.cache import LARGEST, SMALLEST, KvCache
 from millrace_kernels.paged_attention.triton_kernel import launch_cache
 from millrace_kernels.step import HeadNorms, Heads
 

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of (seed, position), on the device."""
+"""Random bits that are a function of (seed, position), on the device."""
 
 from torch import Tensor
 
@@ -9,13 +9,8 @@ _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 
 
-def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
-    """Return float64 in [0, 1) for int64 seeds and positions of one shape."""
-    return random_bits(seeds, positions).double() * 2.0**-32
-
-
 def random_bits(seeds: Tensor, positions: Tensor) -> Tensor:
-    """Return 32 random bits, as int64.
+    """Return 32 random bits, as int64, for int64 seeds and positions of one shape.
 
     SplitMix64's finaliser over the seed, then over the result with the position: neighbouring seeds or
     positions give unrelated numbers.

@@ -1,10 +1,11 @@
-"""Sampling in plain torch: the definition, and the torch path on CPUs. README.md has the maths.
+"""Draws and log-probabilities in plain torch: the definition, and the path on CPUs. README.md has the maths.
 
 Every operation on floats is one rounded operation of IEEE 754 in a torch call of its own, so that nothing is
 fused; the rest uses integers. So every device and the native kernel draw the same token.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -177,3 +178,26 @@ def _cut(z: Tensor, weights: Tensor, top_k: Tensor, share: Tensor) -> Tensor:
 def _fraction(totals: Tensor, parts: Tensor) -> Tensor:
     """Return floor(total · part / 2^32) for parts up to 2^32, without leaving int64."""
     return ((totals >> 31) * parts + ((totals & 0x7FFFFFFF) * parts >> 31)) >> 1
+
+
+class TopLogprobs(NamedTuple):
+    """Float32 log-probabilities of some rows: the model's own, before penalties and temperature."""
+
+    drawn: Tensor
+    """[rows]: for the drawn tokens"""
+    ids: Tensor
+    """int [rows, number]: the most likely tokens, the likeliest first; the order of equal ones may differ"""
+    values: Tensor
+    """[rows, number]: for these tokens"""
+
+
+def top_logprobs_reference(logits: Tensor, rows: Tensor, tokens: Tensor, number: int) -> TopLogprobs:
+    """Return the log-probabilities of some rows of float32 logits [any, vocabulary].
+
+    rows int64 [rows] has their indices; tokens int64 [any] are the drawn tokens of all rows. Returns `number`
+    likely tokens, or the whole vocabulary if that is smaller.
+    """
+    logprobs = logits.index_select(0, rows).log_softmax(dim=-1)
+    best = logprobs.topk(min(number, logits.shape[1]))
+    drawn = logprobs.gather(1, tokens.index_select(0, rows)[:, None])[:, 0]
+    return TopLogprobs(drawn, best.indices, best.values)

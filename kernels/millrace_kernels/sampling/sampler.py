@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.sampling.columns import Draws, Sampled
-from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.reference import TopLogprobs
 from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.transfer import upload_all
 
@@ -17,7 +17,7 @@ Draw = Callable[[Tensor, Draws, SlotState, Tensor | None], Sampled]
 
 
 class RecordedSampler(NamedTuple):
-    """Draws rows without a mask of their step from what is on the device, so that a graph can record it."""
+    """Draws rows without a mask of their step from tables on the device, so that a graph can record it."""
 
     num_columns: int
     lay_out: Callable[[Draws, NDArray[np.int64]], None]
@@ -37,7 +37,7 @@ class Sampler(NamedTuple):
     """None if the device records no steps."""
 
 
-def storing(draw: Draw) -> Draw:
+def store_drawn(draw: Draw) -> Draw:
     """Return an operation that draws, then stores each token among the known ones at its position."""
 
     def draw_and_store(logits: Tensor, draws: Draws, state: SlotState, masks: Tensor | None) -> Sampled:

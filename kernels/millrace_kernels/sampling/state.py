@@ -1,4 +1,4 @@
-"""What lies on the device for each slot's sequence, and what a draw reads of it."""
+"""The tables on the device with each slot's known tokens, biases and fixed mask, which draws read."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

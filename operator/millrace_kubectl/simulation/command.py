@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TextIO
 from millrace_kubectl.errors import UnwrittenError, UsageError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.simulation import report
-from millrace_kubectl.simulation.choices import Choice, read_choices
 from millrace_kubectl.simulation.manifest import (
     Manifest,
     pick_service,
@@ -17,10 +16,11 @@ from millrace_kubectl.simulation.manifest import (
     read_manifest,
     read_reported_price,
 )
-from millrace_kubectl.simulation.measure import Measured
+from millrace_kubectl.simulation.policies import PolicyChoice, read_choices
 from millrace_kubectl.simulation.prometheus import read_flags
 from millrace_kubectl.simulation.replica import Replica, build_hardware, read_fields, read_fit
 from millrace_kubectl.simulation.report import describe, render_json, render_table
+from millrace_kubectl.simulation.result import Measured
 from millrace_kubectl.simulation.session import Progress, Session, count_simulations, find_initial
 from millrace_kubectl.simulation.traffic import Past, Traffic, draw_traffic, fetch_history, read_trace
 from millrace_operator.autoscaler.decide.policy import Policy
@@ -37,7 +37,7 @@ class _Wanted(NamedTuple):
     """The simulations to run."""
 
     session: Session
-    choices: list[Choice]
+    choices: list[PolicyChoice]
     notes: list[str]
 
 
@@ -149,18 +149,18 @@ def _read_traffic(
     return draw_traffic(history, hardware.kv_tokens, arguments.seed)
 
 
-def _list_notes(replica: Replica, manifest: Manifest, choices: list[Choice]) -> list[str]:
+def _list_notes(replica: Replica, manifest: Manifest, choices: list[PolicyChoice]) -> list[str]:
     """Return the notes about the replica, the mode and the policies."""
     notes = []
     if replica.assumed:
         notes.append(f"assumed of a replica: {replica.assumed}; --replica FILE sets them")
     if manifest.mode != "Automatic":
         notes.append(f"the manifest's mode is {manifest.mode}: simulated is what Automatic would do")
-    if Choice(OURS) in choices:
+    if PolicyChoice(OURS) in choices:
         notes.append(
             f"assumed of the operator: it decides every {Policy.tick_seconds:g}s, its scale-down window is "
             f"{Policy.scale_down_window_seconds:g}s, and nodes have room for all"
         )
-    if Choice(CLAIRVOYANT) in choices:
+    if PolicyChoice(CLAIRVOYANT) in choices:
         notes.append("clairvoyant plans with the future load, window by window: not proven to be the minimum")
     return notes

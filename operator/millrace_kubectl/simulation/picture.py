@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millrace_kubectl.simulation.choices import NO_KNOB
-from millrace_kubectl.simulation.measure import Measured, Point, find_width
+from millrace_kubectl.simulation.policies import NO_KNOB
+from millrace_kubectl.simulation.result import Measured, Point, find_width
 from millrace_kubectl.simulation.session import Session
 from millrace_kubectl.wording import name_objective, show_latency, show_whole_share
 from millrace_operator.autoscaler.decide.policy import Objective

@@ -82,7 +82,7 @@ class Prometheus:
             found = json.loads(body)
         except ValueError as error:
             raise ServerError(
-                f"what answers at {self.url} is no Prometheus: status {status} and no JSON"
+                f"the server at {self.url} is no Prometheus: status {status} and no JSON"
             ) from error
         if not isinstance(found, dict) or found.get("status") != "success":
             reason = found.get("error") if isinstance(found, dict) else None

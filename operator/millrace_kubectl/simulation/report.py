@@ -15,9 +15,9 @@ from typing import Any
 
 from millrace_kubectl.errors import UsageError
 from millrace_kubectl.simulation.manifest import Manifest
-from millrace_kubectl.simulation.measure import Course, Measured, Point
 from millrace_kubectl.simulation.picture import draw_courses, draw_sweep, to_png, to_svg
 from millrace_kubectl.simulation.replica import describe_hardware
+from millrace_kubectl.simulation.result import Course, Measured, Point
 from millrace_kubectl.simulation.session import Session
 from millrace_kubectl.wording import describe_length, name_objective, show_latency, show_whole_share
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from millrace_kubectl.simulation.choices import Choice, list_sweep
 from millrace_kubectl.simulation.manifest import Manifest
-from millrace_kubectl.simulation.measure import Measured, measure
+from millrace_kubectl.simulation.policies import PolicyChoice, list_sweep
+from millrace_kubectl.simulation.result import Measured, measure
 from millrace_kubectl.simulation.traffic import Traffic
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import Request
@@ -93,31 +93,31 @@ class Session:
     seed: int
     initial_replicas: int
 
-    def run(self, choices: Sequence[Choice], progress: Progress) -> list[Measured]:
+    def run(self, choices: Sequence[PolicyChoice], progress: Progress) -> list[Measured]:
         """Simulate each choice."""
         return [self._measure(choice, progress) for choice in choices]
 
     def sweep(
-        self, choices: Sequence[Choice], known: Sequence[Measured], progress: Progress
+        self, choices: Sequence[PolicyChoice], known: Sequence[Measured], progress: Progress
     ) -> list[Measured]:
         """Simulate every choice with every value of its knob, except the known ones."""
         done = {measured.choice: measured for measured in known}
         found = [done.get(choice) or self._measure(choice, progress) for choice in self.list_sweep(choices)]
-        found += self._sweep_future(progress) if Choice(CLAIRVOYANT) in choices else []
+        found += self._sweep_future(progress) if PolicyChoice(CLAIRVOYANT) in choices else []
         order = list(dict.fromkeys(each.choice.policy for each in found))
         return sorted(found, key=lambda each: (order.index(each.choice.policy), each.replica_hours))
 
-    def list_sweep(self, choices: Sequence[Choice]) -> list[Choice]:
+    def list_sweep(self, choices: Sequence[PolicyChoice]) -> list[PolicyChoice]:
         """Return the choices of a sweep, without the clairvoyant plans."""
         return list_sweep(list(choices), self.manifest.min_replicas, self.manifest.max_replicas)
 
-    def _measure(self, choice: Choice, progress: Progress) -> Measured:
+    def _measure(self, choice: PolicyChoice, progress: Progress) -> Measured:
         progress.begin(choice.label)
         measured = measure(choice, self._simulate(choice, progress.follow), self.traffic, self.manifest)
         progress.end()
         return measured
 
-    def _simulate(self, choice: Choice, follow: Follow) -> Run:
+    def _simulate(self, choice: PolicyChoice, follow: Follow) -> Run:
         workload = build_workload(self.manifest, self.traffic, self.hardware, self.initial_replicas, follow)
         setting = workload.setting(self.seed, Scraping(self.scrape_seconds))
         if choice.policy == CLAIRVOYANT:
@@ -133,17 +133,17 @@ class Session:
         found = []
         for run in foresee_shares(workload, self.seed):
             progress.begin(CLAIRVOYANT)
-            found.append(measure(Choice(CLAIRVOYANT), run, self.traffic, self.manifest))
+            found.append(measure(PolicyChoice(CLAIRVOYANT), run, self.traffic, self.manifest))
             progress.end()
         return list({(each.attainment, each.replica_hours): each for each in found}.values())
 
 
-def count_simulations(session: Session, choices: Sequence[Choice], *, with_sweep: bool) -> int:
+def count_simulations(session: Session, choices: Sequence[PolicyChoice], *, with_sweep: bool) -> int:
     """Return the number of simulations."""
     if not with_sweep:
         return len(choices)
     more = [choice for choice in session.list_sweep(choices) if choice not in choices]
-    return len(choices) + len(more) + len(SHARES) * (Choice(CLAIRVOYANT) in choices)
+    return len(choices) + len(more) + len(SHARES) * (PolicyChoice(CLAIRVOYANT) in choices)
 
 
 def build_workload(

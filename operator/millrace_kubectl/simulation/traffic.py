@@ -20,7 +20,7 @@ from millrace_kubernetes.durations import parse_duration
 from millrace_operator.autoscaler.signals.queries import LABEL_SIGNAL, Question, Scope, build_past
 from millrace_operator.autoscaler.signals.scrapes import SCRAPES
 from millrace_operator.autoscaler.simulate.load import CONVERSATION, Lengths, Request
-from millrace_operator.autoscaler.simulate.traces import TraceError, part, read_lines, scale
+from millrace_operator.autoscaler.simulate.traces import TraceError, cut, read_lines, scale
 
 MINUTE = 60.0
 SHORTEST_STEP = 60.0
@@ -84,7 +84,7 @@ def read_trace(path: Path, span: str | None, factor: int, seed: int) -> Traffic:
             raise UsageError(f"{path} has no requests; write one on each line after the first")
         length = recorded[-1].at + _find_gap(recorded)
         begin, end = _read_span(span, length)
-        requests = list(part(scale(part(recorded, begin, end), factor, seed), 0.0, end - begin))
+        requests = list(cut(scale(cut(recorded, begin, end), factor, seed), 0.0, end - begin))
     except TraceError as error:
         raise UsageError(f"{path}: {error}") from error
     if not requests:

@@ -25,8 +25,8 @@ DESCRIPTION = """Make, list and revoke the keys of a Secret, each of a client. A
 spec.access.authentication names the Secret answers only these clients. It needs the right to get, create and
 patch secrets."""
 CREATE_DESCRIPTION = """Make a key for a client, and print it, for the only time. The Secret has its hash. For
-a client that has a key it makes a second one: give it to the client, then `revoke --old`. What is said of
-models and limits replaces what the client had."""
+a client that has a key it makes a second one: give it to the client, then `revoke --old`. New models and
+limits replace the client's earlier ones."""
 REVOKE_DESCRIPTION = """Remove a client with all its keys, or with --old all its keys but the newest."""
 TITLES = ("SECRET", "CLIENT", "KEYS", "MODELS", "LIMITS")
 UNREADABLE = "unreadable: revoke it"
@@ -54,7 +54,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("secret", metavar="SECRET", help="the Secret with the keys")
-    parser.add_argument("client", metavar="CLIENT", type=_parse_client, help="a name for who has the key")
+    parser.add_argument("client", metavar="CLIENT", type=_parse_client, help="the client's name")
 
 
 def _add_bounds(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +98,7 @@ def _parse_figure(text: str) -> int:
 
 
 def run_create(arguments: argparse.Namespace, services: Services, now: float) -> str:  # noqa: ARG001  as its siblings
-    """Make a key and return it. Raises PluginError."""
+    """Make a key and return it. The note on stderr says that nobody can read it again. Raises PluginError."""
     key, secret, client = make_key(secrets.token_bytes(KEY_BYTES)), arguments.secret, arguments.client
     limits = _read_limits(arguments)
 
@@ -164,7 +164,7 @@ def _change(
 
 
 def _find_client(secret: Obj | None, client: str, *, is_removal: bool) -> Client | None:
-    """Return the client as the Secret has it. What is to be removed need not be readable."""
+    """Return the client as the Secret has it; for a removal, also a client whose entry is not readable."""
     if secret is None:
         return None
     _check_label(secret)

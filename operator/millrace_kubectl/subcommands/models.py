@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from millrace_fit.wording import show_bytes
+from millrace_fit.units import show_bytes
 from millrace_kubectl.kubectl import Obj, Services
 from millrace_kubectl.wording import align
 from millrace_runtime import contract
 
-SUMMARY = "which models there are, where they are kept, how large, used by whom"
+SUMMARY = "the models, with their places, sizes and users"
 DESCRIPTION = """List the models of the namespace's services, and of earlier revisions those that a claim
 or nodes may still have. It needs the right to list inferenceservices and controllerrevisions. With the right
 to list nodes it shows which of them keep a model. It looks into no volume."""

@@ -32,7 +32,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `simulate` needs."""
+    """Add the arguments of `simulate`."""
     add = parser.add_argument
     add("-f", "--filename", type=Path, metavar="FILE", help="the InferenceService (default: that of --like)")
     load = parser.add_mutually_exclusive_group(required=True)
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--initial", type=_parse_count, metavar="COUNT", help="replicas at first (default: as the load needs)"
     )
-    add("--seed", type=_parse_seed, default=1, help="of all that is drawn (default: 1)")
+    add("--seed", type=_parse_seed, default=1, help="of all random draws (default: 1)")
     add("--sweep", action="store_true", help="also try several values of each policy's knob")
     add("--output", type=Path, metavar="FOLDER", help="also write simulation.png and simulation.html there")
     add("-o", dest="format", choices=("text", "json"), default="text", help="default: text")

@@ -16,7 +16,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
-    """Return the screen, without asking a cluster. Raises PluginError: UnfitError with its own screen."""
+    """Return the screen; it asks no cluster. Raises PluginError, and UnfitError, which has the screen."""
     del services, now
     from millrace_fetch.cli.size import make_report  # noqa: PLC0415  explain must not load it
 
@@ -27,5 +27,5 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     except fetching.FetchError as error:
         raise PluginError(str(error)) from error
     if not report.starts:
-        raise UnfitError("no replica would start so", report.text)
+        raise UnfitError("no replica would start with these settings", report.text)
     return report.text

@@ -12,9 +12,9 @@ from millrace_kubectl.leader import find_silence
 from millrace_kubectl.screen import describe_phase, find_obstacles, render_screen
 from millrace_kubectl.wording import align, shorten
 
-SUMMARY = "what is wanted, what is there, what is in the way"
-DESCRIPTION = """Show a service on one screen: what is wanted of it, what is there, what is in the way, and
-what to do. Without NAME show a line for each. It needs the right to get or list inferenceservices. With the
+SUMMARY = "a service's desired state, its present state, and the obstacles"
+DESCRIPTION = """Show a service on one screen: its desired state, its present state, the obstacles, and the
+remedies. Without NAME show a line for each. It needs the right to get or list inferenceservices. With the
 right to list leases it also shows whether an operator leads. `explain` says more about a count."""
 TITLES = ("NAMESPACE", "NAME", "STATE", "IN THE WAY")
 NOTHING = "there is no InferenceService here; kubectl millrace status -A lists those of all namespaces"

@@ -1,14 +1,17 @@
-"""Who may use a service, and how much: `spec.access`. Pure.
+"""Who may use a service, and how much: `spec.access`, and the platform's defaults for it. Pure.
 
 A part that a service leaves out is the platform's, from the chart's `gateway.access`.
 """
 
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from millrace_operator.api.field_types import ATOMIC, Part
-from millrace_operator.api.pod_types import ObjectName
+from millrace_operator.api.field_types import ATOMIC, ObjectName, Part
+from millrace_runtime import contract
 
 MOST_REQUESTS = 1_000_000_000
 MOST_TOKENS = 1_000_000_000_000
@@ -84,3 +87,55 @@ class Access(Part):
     def secret_name(self) -> str | None:
         """The Secret with the clients' keys; None if none is named."""
         return None if self.authentication is None else self.authentication.secret_name
+
+
+class SecretRef(NamedTuple):
+    """The name of a Secret with clients' keys, and its namespace."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultAccess:
+    """The platform's access, parsed once from the command line."""
+
+    access: Access = field(default_factory=Access)
+    """The default of each part that a service leaves out."""
+
+    namespace: str = contract.DEFAULT_NAMESPACE
+    """The gateway's own namespace, which has the platform's Secret."""
+
+    secret_namespaces: AbstractSet[str] = frozenset()
+    """Other namespaces whose Secrets the gateway may read."""
+
+    def find_secret(self, namespace: str, access: Access) -> SecretRef | None:
+        """Return the Secret with the keys of a service in that namespace; None if neither side names one."""
+        if access.secret_name is not None:
+            return SecretRef(namespace, access.secret_name)
+        return None if self.secret_name is None else SecretRef(self.namespace, self.secret_name)
+
+    @property
+    def secret_name(self) -> str | None:
+        """The platform's Secret; None if it has none, or if its mode is not APIKey."""
+        return self.access.secret_name if self.access.needs_keys else None
+
+    def can_read(self, namespace: str) -> bool:
+        """Whether the gateway may read the Secrets of a namespace."""
+        return namespace == self.namespace or namespace in self.secret_namespaces
+
+
+def parse_default_access(text: str) -> Access:
+    """Return the access in a JSON object of the form of `spec.access`. Raises ValueError."""
+    try:
+        return Access.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the text"
+        raise ValueError(
+            f"{place}: {first['msg']}; write JSON of the form of spec.access, such as "
+            '{"authentication": {"mode": "APIKey", "secretName": "clients"}}'
+        ) from error

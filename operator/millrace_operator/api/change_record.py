@@ -43,8 +43,8 @@ def _read_annotation(text: Any) -> dict[str, Any] | None:
 
 
 def merge_changes(old: Sequence[Change], new: Sequence[Change]) -> list[Change]:
-    """Return the changes of `old` and `new` without repetition, the newest last. Of a change in both, the
-    message in `new` counts.
+    """Return the changes of `old` and `new` without repetition, the newest last. A change that is in both
+    has the message from `new`.
     """
     known = {identify(change) for change in new}
     older = [change for change in old if identify(change) not in known]
@@ -52,7 +52,7 @@ def merge_changes(old: Sequence[Change], new: Sequence[Change]) -> list[Change]:
 
 
 def identify(change: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what distinguishes a change from the others: no count changes twice in a second."""
+    """Return the key of a change. It is unique, because no count changes twice in a second."""
     return change["at"], change["from"], change["to"]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 MESSAGE_MAX_LENGTH = 4096
 UNREAD = "this version of the operator cannot read the spec"
-"""The first words of a condition's message if the operator follows no edit."""
+"""Begins a condition's message if the operator cannot read the spec, and so does not follow the edit."""
 NO_NODE_HAS = "no node has"
 LOWER_OR_ADD = "lower spec.resources.limits, or add such a node"
-"""Part of the message of Unschedulable if a pod asks for more GPUs than any node has."""
+"""Two parts of the message of Unschedulable if a pod asks for more GPUs than any node has."""
 
 
 class Reason(StrEnum):

@@ -1,4 +1,4 @@
-"""The types of fields that several parts of the resource share. Pure."""
+"""Types that fields in several parts of the resource share. Pure."""
 
 from typing import Annotated
 
@@ -11,6 +11,7 @@ from millrace_operator.api.quantities import NUMBER_PATTERN
 from millrace_operator.api.status_lines import LINE_LENGTH
 
 NumberText = Annotated[str, Field(max_length=32, pattern=NUMBER_PATTERN)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 Line = Annotated[str, Field(max_length=LINE_LENGTH)]
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 ATOMIC: JsonDict = {"x-kubernetes-list-type": "atomic"}

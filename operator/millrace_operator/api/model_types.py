@@ -4,8 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from millrace_operator.api.field_types import Line, Part
-from millrace_operator.api.pod_types import ObjectName
+from millrace_operator.api.field_types import Line, ObjectName, Part
 from millrace_runtime import contract
 
 

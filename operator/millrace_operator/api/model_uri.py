@@ -1,4 +1,4 @@
-"""What a model's URI says: who fetches the model, and whether it may change. Pure."""
+"""Whether a model at a URI is fetched or looked at, and whether it may change. Pure."""
 
 import re
 from urllib.parse import urlsplit

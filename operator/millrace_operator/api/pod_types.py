@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
-from millrace_operator.api.field_types import ATOMIC, Part
+from millrace_operator.api.field_types import ATOMIC, ObjectName, Part
 
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
-ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 GRACE_SECONDS = 630
 """The default time for the last answer of a leaving `millrace serve` (600), and END_SECONDS."""
 SHORTEST_GRACE_SECONDS = 10

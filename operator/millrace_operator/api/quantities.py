@@ -3,7 +3,7 @@
 A pod gets every resource as it is written. Only the GPUs that the runtime can compute on have a meaning here.
 
 Figures in status are decimal text of three digits, because Kubernetes' conventions advise against floats in
-an API. Whole milli-units, the other way, can't hold both 300 requests/s and 20 nanoseconds a token.
+an API. Whole milli-units, the usual alternative, can't hold 20 nanoseconds a token.
 """
 
 import math
@@ -26,9 +26,9 @@ _QUANTITY = re.compile(
 
 
 _LARGEST = Decimal(2**63 - 1)
-"""What is more counts as this. To write `1e999999` as an integer takes 25 s of the leader's loop."""
+"""A larger amount counts as this one: to write `1e999999` as an integer takes 25 s of the leader's loop."""
 _FINEST = Decimal("1e-9")
-"""Kubernetes rounds an amount up to whole ones of these."""
+"""Kubernetes rounds an amount up to a multiple of this."""
 
 
 def parse_quantity(text: str) -> Decimal:
@@ -95,7 +95,7 @@ def _is_gpu(name: str) -> bool:
 
 
 def _read_amount(amount: str | int) -> Decimal:
-    """Return the amount; 1 for another text, with which the API server refuses the Deployment."""
+    """Return the amount; 1 for an unreadable one, because of which the API server refuses the Deployment."""
     try:
         return parse_quantity(str(amount))
     except ValueError:

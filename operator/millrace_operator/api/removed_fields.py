@@ -2,10 +2,10 @@
 
 The API server drops such a field in silence when it reads an object that was stored under an older CRD. Two
 records still name it. The manager of a server-side apply owns it, and `kubectl apply` without `--server-side`
-keeps a copy of the manifest. An apply without the field ends the record of its own writer. Both may outlive
-their writers: a manifest that moves from kubectl to Argo CD leaves the old record for ever. So of the records
-of whole manifests the newest counts. Managers of other writes are not read: the API server lets them own the
-field for ever, so nobody could end the report.
+keeps a copy of the manifest. An apply without the field removes it from the record of the same writer. But a
+record may outlive its writer: a manifest that moves from kubectl to Argo CD leaves the old record for ever.
+So only the newest record of a whole manifest counts. The operator ignores the managers of other writes: the
+API server lets them own the field for ever, so nobody could end the report.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _OWNED = "f:"
 
 
 class _Record(NamedTuple):
-    """What a writer has applied."""
+    """The fields that one writer has applied."""
 
     time: str
     """RFC 3339, which is in the order of time; empty if unknown."""

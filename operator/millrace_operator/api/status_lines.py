@@ -22,15 +22,18 @@ MESSAGE_LENGTH = 200
 """Of a change. The autoscaler's record has the whole message."""
 # Limits that the operator and the readers of status compare figures with.
 SPENT_SECONDS = 120.0
-"""Seconds at one burn beyond the allowed rate until one more replica: 8 s with all requests at P95 late."""
+"""The burn beyond the allowed one, summed over seconds, that asks for one more replica.
+
+If all requests miss an objective at P95, the sum reaches it after four ticks of 2 s.
+"""
 FUTILE_STEPS = 2
-"""Replicas added one after the other that left as many requests late. After so many no more are added."""
+"""So many added replicas may leave as many requests late as before. Then the autoscaler adds no more."""
 FLAPS_BORNE = 1
-"""Counts that fell too early. After more of them a lower count must be enough for longer."""
+"""So many counts may fall too early. After more of them a lower count must have been enough for longer."""
 MIN_LATENCY_SAMPLES = 3.0
-"""Times 1/(1-q). Fewer requests say nothing about a quantile."""
+"""A quantile q needs so many times 1/(1-q) requests; fewer say nothing about it."""
 TRIED = "only what replicas tried before the first request is known"
-"""A text of `learning`."""
+"""The text of `learning` before the first request."""
 Json = dict[str, Any]
 UNKNOWN = "?"
 LOAD = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
@@ -82,7 +85,7 @@ def _read_change(found: re.Match[str]) -> Json:
 
 
 def render_objective(objective: Json, doubt: str | None) -> str:
-    """Return an objective and its measurements as a line. `doubt` is why they are not known."""
+    """Return an objective and its measurements as a line. `doubt` says why they are unknown, if they are."""
     measured, target, samples, burn, spent = (
         objective.get(name, UNKNOWN)
         for name in ("measuredSeconds", "targetSeconds", "samples", "burnRate", "spentSeconds")
@@ -94,7 +97,7 @@ def render_objective(objective: Json, doubt: str | None) -> str:
 
 
 def read_objectives(lines: Iterable[str]) -> list[Json]:
-    """Return the objectives in these lines, without what is unknown."""
+    """Return the objectives in these lines, without their unknown figures."""
     return [_read_objective(found) for line in lines if (found := _OBJECTIVE.fullmatch(line))]
 
 

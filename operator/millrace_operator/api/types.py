@@ -7,12 +7,12 @@ A field is here only if it has an effect. The parser ignores unknown fields, so 
 different versions get along.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field
 
 from millrace_operator.api import rules
-from millrace_operator.api.access_types import Access
+from millrace_operator.api.access_types import Access, Authentication, DefaultAccess
 from millrace_operator.api.annotations import LONGEST_ORDER
 from millrace_operator.api.field_types import DATE_TIME, NumberText, Part, Quantity
 from millrace_operator.api.model_types import Model, ModelStatus
@@ -172,6 +172,17 @@ class Spec(Part):
     def lacks_count(self) -> bool:
         """Whether others write the count, and have not written one yet."""
         return self.scaling.mode is ScalingMode.EXTERNAL and self.replicas is None
+
+    def complete(self, default: DefaultAccess) -> Self:
+        """Return the spec with the platform's mode of authentication, if it has none of its own.
+
+        It then names no Secret, which means the platform's.
+        """
+        platform = default.access.authentication
+        if platform is None or self.access.authentication is not None:
+            return self
+        access = self.access.model_copy(update={"authentication": Authentication(mode=platform.mode)})
+        return self.model_copy(update={"access": access})
 
 
 class Condition(Part):

@@ -1,4 +1,4 @@
-"""The running operator: puts watches, Lease, workers, scaling tick and HTTP together."""
+"""The running operator: its watches, Lease, workers, scaling loop and HTTP."""
 
 import asyncio
 import dataclasses
@@ -19,19 +19,19 @@ from millrace_kubernetes.model_names import ModelNames
 from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.app.metrics import Metrics, ServiceCollector
 from millrace_operator.app.views import Health, Views, serve
-from millrace_operator.autoscaler.decide.explain import explain
+from millrace_operator.autoscaler.decide.evidence import render_decision
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.run.inventory import Inventory
-from millrace_operator.autoscaler.run.priors import Priors
+from millrace_operator.autoscaler.run.prior_store import Priors
 from millrace_operator.autoscaler.run.settings import ScalingSettings
 from millrace_operator.autoscaler.run.tick import ScalingLoop
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.fetch_progress import Fetches
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.leader_election import Election
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.reconcile import Reconciler
-from millrace_operator.controller.relist import Relisted, Relister
+from millrace_operator.controller.relister import Relisted, Relister
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.controller.watches import follow_children, supervise_watches
 from millrace_operator.controller.worker import Worker
 from millrace_operator.gateways.key_secret import GatewayKeys
@@ -49,7 +49,7 @@ RESOURCE_RETRY_SECONDS = 2.0
 LISTS_SECONDS = 60.0
 """A leader waits so long for its watches' first lists. Then it lists the missing ones itself."""
 VIEW_RETRY_SECONDS = 1.0
-"""Between the first two attempts to list what is missing. Each further wait is twice as long."""
+"""Between the first two attempts to list the missing kinds. Each further wait is twice as long."""
 LAST_VIEW_RETRY_SECONDS = 10.0
 UNKNOWN_SECONDS = 2.0
 """After this time a worker checks again whether an unreadable namespace has been listed."""
@@ -88,25 +88,25 @@ class Application:
         *,
         token: str = "",
     ) -> None:
-        """Begin with nothing known. The Lease of `view` has the hash of `token`."""
+        """Knows nothing at first. The Lease of `view` has the hash of `token`."""
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
         self.queue = WorkQueue(draw=random.random)
         self.cache = Cache(ModelNames(settings.short_names, self.queue.add))
-        self.ingest = Ingest(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
+        self.recorder = WatchRecorder(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
         self.election = Election(cluster, view)
         self.relister = Relister(
             cluster,
             self.cache,
             self.queue,
-            lists=self.ingest.lists,
-            has_lost=self.ingest.has_lost,
+            lists=self.recorder.lists,
+            has_lost=self.recorder.has_lost,
             on_listed=self._note_listed,
         )
         metrics.follow(
             self.queue,
-            lambda: time.monotonic() - self.ingest.health.last_event_at,
+            lambda: time.monotonic() - self.recorder.health.last_event_at,
             LEASE_OPERATOR,
             self.election.is_leader,
         )
@@ -128,7 +128,7 @@ class Application:
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.find_considered))
         self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
         self.gateway_keys = GatewayKeys(
-            cluster, settings.render.access, self.cache, self.ingest.lists, self.queue.add
+            cluster, settings.render.access, self.cache, self.recorder.lists, self.queue.add
         )
 
     async def run(self, connection: Connection) -> None:
@@ -137,11 +137,11 @@ class Application:
             serve(self._views(), self._settings.bind_address, self._settings.port),
             asyncio.TaskGroup() as group,
         ):
-            for scope in self.ingest.lists.scopes:
+            for scope in self.recorder.lists.scopes:
                 if scope.kind.role is Role.SERVICE:
                     ready = partial(self._wait_for_resource, scope)
-                    group.create_task(supervise_watches(self.ingest, scope.namespace, ready))
-            group.create_task(follow_children(self.ingest, connection))
+                    group.create_task(supervise_watches(self.recorder, scope.namespace, ready))
+            group.create_task(follow_children(self.recorder, connection))
             group.create_task(self.gateways.run(connection))
             group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
@@ -177,11 +177,11 @@ class Application:
                 return
 
     def _make_worker(self) -> Worker:
-        """Return a worker that knows of no refusal: those from an earlier leadership are out of date."""
+        """Return a worker that knows of no refusal: a refusal from an earlier leadership is out of date."""
         reconciler = Reconciler(
             self._cluster,
             self.cache,
-            self.ingest.put_written,
+            self.recorder.put_written,
             self._settings.render,
             self.scaling.advice,
             replicas=self.inventory.read,
@@ -206,7 +206,7 @@ class Application:
         waits = (min(VIEW_RETRY_SECONDS * 2.0**n, LAST_VIEW_RETRY_SECONDS) for n in itertools.count())
         while self.election.is_leader():
             try:
-                await self.ingest.lists.wait(LISTS_SECONDS)
+                await self.recorder.lists.wait(LISTS_SECONDS)
                 await self.relister.list_unlisted()
             except ClusterError as error:
                 wait = next(waits)
@@ -240,7 +240,7 @@ class Application:
 
     async def _reconcile(self, worker: Worker, key: ServiceKey) -> str:
         """Reconcile one service, if its namespace is known, and return the result."""
-        if not self.ingest.lists.is_known(key.namespace):
+        if not self.recorder.lists.is_known(key.namespace):
             self.queue.add_after(key, UNKNOWN_SECONDS)
             return "requeue_after"
         return await worker.work_on(key)
@@ -252,9 +252,9 @@ class Application:
         is_leader, holder = self.election.is_leader(), self.election.holder
         has_lost = not is_leader and holder == self._settings.identity
         return Health(
-            overdue_seconds=self.ingest.health.overdue_seconds(),
+            overdue_seconds=self.recorder.health.overdue_seconds(),
             stalled_seconds=self.queue.stalled_seconds(),
-            silent_seconds=self.ingest.health.silent_seconds(),
+            silent_seconds=self.recorder.health.silent_seconds(),
             is_leader=is_leader,
             leader="" if has_lost else holder,
         )
@@ -266,7 +266,7 @@ class Application:
         return {
             "at": considered.at,
             "evidence": considered.advice.evidence,
-            **explain(considered.decision, considered.signals, considered.memory),
+            **render_decision(considered.decision, considered.signals, considered.memory),
         }
 
 

@@ -18,8 +18,7 @@ from typing import TypeVar
 import uvloop
 
 from millrace_kubernetes.flags import NAMESPACES_HELP, add_short_name_flag, parse_namespaces
-from millrace_operator.api.access_types import Access
-from millrace_operator.api.default_access import DefaultAccess, parse_default_access
+from millrace_operator.api.access_types import Access, DefaultAccess, parse_default_access
 from millrace_operator.api.prices import (
     DEFAULT_CURRENCY,
     Prices,

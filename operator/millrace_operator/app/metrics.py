@@ -144,7 +144,7 @@ _FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class Thought(Protocol):
+class Considered(Protocol):
     """The autoscaler's last decision for a service, and its knowledge."""
 
     @property
@@ -163,12 +163,12 @@ class Thought(Protocol):
 class ServiceCollector(Collector):
     """Reads every known service at each scrape. The series of a deleted service end."""
 
-    def __init__(self, cache: Cache, find_thought: Callable[[ServiceKey], Thought | None]) -> None:
+    def __init__(self, cache: Cache, find_considered: Callable[[ServiceKey], Considered | None]) -> None:
         self._cache = cache
-        self._find_thought = find_thought
+        self._find_considered = find_considered
 
     def collect(self) -> Iterable[Metric]:
-        """Return all families, also those without samples."""
+        """Return all families, also the empty ones."""
         families = {
             name: GaugeMetricFamily(name, text, labels=("namespace", "service", *labels))
             for name, (text, labels) in _FAMILIES.items()
@@ -190,10 +190,10 @@ class ServiceCollector(Collector):
         yield "millrace_name_shadowed", (), float(self._cache.standing(key) is not Standing.HELD)
         yield from _describe_scaling(service.get("status", {}).get("scaling", {}))
         yield from _describe_pods(self._cache.pods(key))
-        thought = self._find_thought(key)
-        yield from _describe_cost(service.get("status", {}).get("cost", {}), thought)
-        if thought is not None:
-            yield from _describe_thought(thought, objectives)
+        considered = self._find_considered(key)
+        yield from _describe_cost(service.get("status", {}).get("cost", {}), considered)
+        if considered is not None:
+            yield from _describe_decision(considered, objectives)
 
 
 Value = tuple[str, tuple[str, ...], float]
@@ -245,27 +245,27 @@ def _describe_pods(objects: Iterable[Obj]) -> Iterator[Value]:
         yield "millrace_failing_replicas", (str(reason),), count
 
 
-def _describe_cost(cost: Mapping[str, Any], thought: Thought | None) -> Iterator[Value]:
+def _describe_cost(cost: Mapping[str, Any], considered: Considered | None) -> Iterator[Value]:
     per_hour, saved = parse_number(cost.get("perHour")), parse_number(cost.get("savedPerHour"))
     if per_hour is None or saved is None:
         return
     labels = (str(cost.get("currency")),)
     yield "millrace_cost_per_hour", labels, per_hour
     yield "millrace_saved_per_hour", labels, saved
-    rate = None if thought is None else thought.signals.generated_tokens_per_second
+    rate = None if considered is None else considered.signals.generated_tokens_per_second
     million = price_million_tokens(per_hour, rate)
     if million is not None:
         yield "millrace_cost_per_thousand_tokens", labels, million / 1000
 
 
-def _describe_thought(thought: Thought, objectives: Iterable[Objective]) -> Iterator[Value]:
-    estimate, model = thought.decision.estimate, thought.memory.model
+def _describe_decision(considered: Considered, objectives: Iterable[Objective]) -> Iterator[Value]:
+    estimate, model = considered.decision.estimate, considered.memory.model
     known = {
-        "millrace_recommended_replicas": thought.decision.desired,
+        "millrace_recommended_replicas": considered.decision.desired,
         "millrace_arrivals_per_second": estimate.rate,
         "millrace_forecast_arrivals_per_second": estimate.forecast,
         "millrace_planned_arrivals_per_second": estimate.per_replica,
-        "millrace_cold_start_seconds": thought.memory.cold_start_seconds,
+        "millrace_cold_start_seconds": considered.memory.cold_start_seconds,
         "millrace_step_model_error_ratio": model.relative_error,
     }
     yield from ((name, (), value) for name, value in known.items() if value is not None)

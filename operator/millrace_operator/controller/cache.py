@@ -204,8 +204,8 @@ class Cache:
     def noting_ends(self) -> Iterator[None]:
         """Remember deletions while entered, because the answer to a list or a creation is awaited.
 
-        The answer may still have a deleted object, if it was made before the deletion. Other answers that
-        arrive meanwhile may, too.
+        The answer may still have a deleted object, if the API server made it before the deletion. So may
+        other answers that arrive meanwhile.
         """
         self._num_awaited += 1
         try:
@@ -232,7 +232,7 @@ class Cache:
                 before = self.find(obj)
                 if not self.has_noted_end(obj) and self._store(obj, is_compact=True):
                     (swept.added if before is None else swept.edited).append(obj)
-            except Exception as error:  # noqa: BLE001  one object's trouble is not that of all others
+            except Exception as error:  # noqa: BLE001  an unreadable object must not hide the others
                 swept.unreadable[name_unreadable(scope.kind, obj)] = error
             else:
                 swept.known.append(obj)

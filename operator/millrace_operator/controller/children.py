@@ -1,11 +1,10 @@
-"""The children of a service: those that it is to have, and the writes that lead there. Pure."""
+"""The children that a service is to have, and the writes that create, correct and delete them. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj, ObjectId, object_id
 from millrace_operator.model.job_plan import list_witnesses
-from millrace_operator.observed.snapshot import ObjectId, object_id
 from millrace_operator.render.child import Child, Need, has_drifted, need, revision_name, seal
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.render.workload import (
@@ -34,7 +33,7 @@ class Apply:
     """Objects that must exist before this one is created."""
     is_optional: bool = False
     """Whether the rest of the plan goes on if this object can't be created for any reason."""
-    is_anew: bool = False
+    is_recreated: bool = False
     """Whether the existing object is deleted first, because it cannot be changed."""
 
 
@@ -49,7 +48,10 @@ class Delete:
 def render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], placed: int
 ) -> list[Child]:
-    """Return the children that are to exist, each after those that it needs. `placed` is for the budget."""
+    """Return the children that are to exist, each after those that it needs.
+
+    `placed` is the number of replicas that the budget counts on.
+    """
     revisions = [targets.known.revisions[digest] for digest in counts if digest in targets.counts]
     account = seal(render_service_account(service))
     recorded = [
@@ -97,7 +99,12 @@ def find_applies(
         elif "deletionTimestamp" in observed["metadata"]:
             continue
         elif _is_outdated(observed, obj):
-            yield Apply(obj=obj, seen=observed, why="its revision has news of its model", is_anew=True)
+            yield Apply(
+                obj=obj,
+                seen=observed,
+                why="the model of its revision is known now, or is another one",
+                is_recreated=True,
+            )
         elif _needs_apply(obj, observed):
             why = _explain_drift(obj, observed)
             yield Apply(obj=obj, seen=observed, why=why, is_optional=child.is_optional)

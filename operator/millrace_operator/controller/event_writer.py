@@ -1,4 +1,4 @@
-"""Writes Events about a service. The same words again raise the count of an Event."""
+"""Writes Events about services. An Event that is repeated gets a higher count."""
 
 import asyncio
 import logging

@@ -28,7 +28,7 @@ LONGEST_ANSWER = 1024
 """In bytes. A pod belongs to a tenant, so the operator reads no more of its answer."""
 STEP_PERCENT = 10
 STEP_SECONDS = 30.0
-"""The shown progress moves by so much or after so long, so that no status is written each second."""
+"""Status shows progress after such a step or such a time: the operator does not write it each second."""
 NOTHING: Mapping[str, Fetched] = MappingProxyType({})
 
 
@@ -75,7 +75,7 @@ class Fetches:
                 try:
                     await self.refresh(session)
                 except Exception:  # the next time may succeed
-                    LOG.exception("the progress of fetches could not be updated")
+                    LOG.exception("cannot read the progress of fetches")
                 await asyncio.sleep(PERIOD_SECONDS)
 
     async def refresh(self, session: aiohttp.ClientSession) -> None:

@@ -21,8 +21,8 @@ class Election:
     def __init__(self, cluster: Cluster, view: LeaseView) -> None:
         self._cluster = cluster
         self._view = view
-        self._turned = asyncio.Event()
-        """Set and replaced when the Lease is taken, renewed or given back: the waiting tasks look again."""
+        self._changed = asyncio.Event()
+        """Set, and replaced, when we take, renew or release the Lease: waiting tasks look again."""
         self.holder = ""
 
     def is_leader(self) -> bool:
@@ -32,11 +32,11 @@ class Election:
     async def wait_for(self, *, leading: bool) -> None:
         """Wait until this replica leads, or until it does not. The clock shows a lost Lease."""
         while self.is_leader() is not leading:
-            turned = self._turned
+            changed = self._changed
             # Not asyncio.wait_for: that of Python 3.11 loses a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._view.seconds_held(time.monotonic())):
-                    await turned.wait()
+                    await changed.wait()
 
     async def run(self, leave: Callable[[], Awaitable[None]]) -> None:
         """Take or renew the Lease periodically. When cancelled, run `leave` and then release the Lease."""
@@ -68,17 +68,17 @@ class Election:
             await self._cluster.replace_lease(view.render(lease, time.time(), view.identity))
         else:
             self.holder = lease.get("spec", {}).get("holderIdentity") or ""
-            self._turn(None)
+            self._note_renewal(None)
             return
         # Our own Lease counts from before the request: the server's clock started no earlier.
         self.holder = view.identity
-        self._turn(started)
+        self._note_renewal(started)
 
     async def release(self) -> None:
         """Release the Lease, so that another replica can lead at once."""
         if not self.is_leader():
             return
-        self._turn(None)
+        self._note_renewal(None)
         try:
             lease = await self._cluster.fetch(LEASE, self._view.namespace, self._view.name)
             if lease and lease.get("spec", {}).get("holderIdentity") == self._view.identity:
@@ -87,8 +87,8 @@ class Election:
         except ClusterError as error:
             LOG.warning("Lease not released, it runs out by itself: %s", error)
 
-    def _turn(self, renewed_at: float | None) -> None:
+    def _note_renewal(self, renewed_at: float | None) -> None:
         """Record when our Lease was renewed; None if the Lease is not ours."""
         self._view.renewed_at = renewed_at
-        self._turned.set()
-        self._turned = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,9 +1,9 @@
-"""What is known of a service beside its watches: results of lookups, by name or in a list."""
+"""Looks up what no watch of ours reports of a service: conflicts, autoscalers, claims, lost Deployments."""
 
 import logging
 from collections.abc import Callable
 
-from millrace_operator.api.default_access import DefaultAccess
+from millrace_operator.api.access_types import DefaultAccess
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.errors import ClusterError, RefusedError
 from millrace_operator.kube.kinds import (
@@ -13,20 +13,22 @@ from millrace_operator.kube.kinds import (
     PERSISTENT_VOLUME_CLAIM,
     Kind,
     Obj,
+    ObjectId,
     Scope,
     ServiceKey,
+    is_owned,
 )
 from millrace_operator.kube.protocol import Cluster
 from millrace_operator.model.claims import Claims, read_claim
 from millrace_operator.observed.revisions import find_unseen_deployments
-from millrace_operator.observed.snapshot import Claim, ObjectId, Rival, is_owned
+from millrace_operator.observed.snapshot import Claim, Rival
 from millrace_operator.rollout.requested_revision import Awaited, find_awaited
 from millrace_operator.scaling.competing_autoscalers import find_rivals
 
 LOG = logging.getLogger(__name__)
 
 
-class Looks:
+class Lookups:
     """Owner of the results of lookups, by name or in a list, for one service at a time."""
 
     def __init__(
@@ -38,12 +40,12 @@ class Looks:
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
-        """Of services whose Deployments somebody else has scaled; empty until an autoscaler is found."""
+        """The autoscalers of services whose Deployments somebody else has scaled; empty if none is known."""
         self._claims = Claims()
         self._awaited: dict[ServiceKey, tuple[str, float]] = {}
-        """Of services that wait for a look at a model in a claim: the revision, and since when."""
+        """Services that wait for a look at a model in a claim: the revision, and since when."""
         self._missed: dict[ServiceKey, frozenset[str]] = {}
-        """Deployments that pods name, and for which the operator has looked."""
+        """The Deployments without our label that the operator has looked up already, by name."""
 
     def forget(self, key: ServiceKey) -> None:
         """Forget a deleted service."""
@@ -55,8 +57,8 @@ class Looks:
         """Look for autoscalers of the service's Deployments from now on, because somebody has scaled one."""
         self._rivals.setdefault(key, ())
 
-    async def reveal(self, key: ServiceKey, service: Obj) -> None:
-        """Store Deployments of ours that no watch sees, because they lost their label."""
+    async def find_unlabelled(self, key: ServiceKey, service: Obj) -> None:
+        """Put our Deployments that lost their label into the cache: no watch sees them."""
         names = find_unseen_deployments(service, self._cache.children(key), self._cache.pods(key))
         for name in names - self._missed.get(key, frozenset()):
             before = self._find_held(DEPLOYMENT, key, name)
@@ -106,7 +108,7 @@ class Looks:
         try:
             found = find_rivals((await self._cluster.fetch_all(scope)).objects, self._cache.children(key))
         except ClusterError as error:
-            LOG.warning("%s: no look at HorizontalPodAutoscalers: %s", key, error)
+            LOG.warning("%s: cannot list HorizontalPodAutoscalers: %s", key, error)
             return self._rivals[key]
         if found:
             self._rivals[key] = found
@@ -121,7 +123,7 @@ class Looks:
         up before each Job that looks at the model: days may have passed since the last time.
         """
         try:
-            spec = self._access.complete(self._cache.spec(key))
+            spec = self._cache.spec(key).complete(self._access)
         except ValueError:  # the plan reports it
             return None
         cache, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))
@@ -159,5 +161,5 @@ class Looks:
             is_known = known is not None and known.name == name
             if is_needed and not is_known and not isinstance(error, RefusedError):
                 raise
-            LOG.warning("%s: no look at PersistentVolumeClaim %s: %s", key, name, error)
+            LOG.warning("%s: cannot read PersistentVolumeClaim %s: %s", key, name, error)
             return known if is_known else None

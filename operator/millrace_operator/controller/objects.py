@@ -1,7 +1,7 @@
-"""What a watched object is: its service, its role there, and whether a change of it matters. Pure.
+"""A watched object's service, its role there, and whether a change of it may change a plan. Pure.
 
 A write of ours comes back from the watch as it is in the cache already. Argo CD, backup tools and people put
-labels and annotations of their own on services. Neither is worth a reconcile, which would find nothing to do.
+labels and annotations of their own on services. A reconcile would find nothing to do, so none is queued.
 """
 
 import logging
@@ -21,7 +21,7 @@ PREFIX = f"{contract.GROUP}/"
 """The prefix of annotations on a service that have a meaning for the operator."""
 UNREAD = frozenset({"resourceVersion", "managedFields"})
 UNREAD_OF_SERVICES = UNREAD | {"labels", "annotations"}
-"""Nobody reads a service's labels. Of its annotations the operator reads its own."""
+"""No plan reads a service's labels. Of its annotations a plan reads only the operator's own."""
 
 
 _OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
@@ -164,7 +164,7 @@ def find_running(obj: Obj, owner: ServiceKey | None) -> Running | None:
 
 
 class Place(NamedTuple):
-    """Where an object belongs in the cache, and what is known of it there."""
+    """An object's place in the cache, and the values that the cache keeps of it."""
 
     owner: ServiceKey | None
     groups: tuple[Group, ...]
@@ -205,7 +205,7 @@ def find_groups(obj: Obj) -> tuple[Group, ...]:
 
 
 def leave_out_foreign(obj: Obj) -> Obj:
-    """Return the object. Of one that looks like a child or a pod of ours and is none, return only the head.
+    """Return the object; only its head if it looks like a child or a pod of ours and is none.
 
     Anybody may make such objects, of any size.
     """
@@ -234,7 +234,7 @@ class RunningNames:
     def _change(self, running: Running, change: int) -> None:
         counts = self._counts.pop(running.owner, Counter())
         counts[running.name] += change
-        left = +counts  # names with a count of zero go
+        left = +counts  # without the names whose count is zero
         if left:
             self._counts[running.owner] = left
         self._names.put_running(running.owner, frozenset(left))

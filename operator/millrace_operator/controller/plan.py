@@ -1,4 +1,4 @@
-"""What to do about one service. Pure; `reconcile.py` and `writer.py` act on it."""
+"""The plan for one service: what to write, and when to plan again. Pure; `writer.py` acts on it."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from millrace_operator.controller.children import (
     find_deletes,
     render_children,
 )
-from millrace_operator.kube.kinds import POD
+from millrace_operator.kube.kinds import POD, ObjectId, object_id
 from millrace_operator.model.job_plan import list_job_looks, render_jobs
 from millrace_operator.observed.revisions import Moment, Observed, observe
-from millrace_operator.observed.snapshot import ObjectId, Snapshot, find_left_over, object_id
+from millrace_operator.observed.snapshot import Snapshot, find_left_over
 from millrace_operator.render.child import Child
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.rollout.requested_revision import find_revisions
@@ -56,9 +56,9 @@ class Plan:
     is_inherited: bool = False
     """Whether status repeats conditions of the previous leader, so that the next plan may have others."""
     has_only_new_words: bool = False
-    """Whether nothing but words is new in the status."""
+    """Whether only words are new in the status."""
     has_only_new_time: bool = False
-    """Whether nothing but the rollout's time is new in the status."""
+    """Whether only the rollout's time is new in the status."""
 
     def is_for_refused(self, refused: Collection[ObjectId]) -> bool:
         """Whether beside the status it writes some of these objects, and nothing else."""
@@ -88,11 +88,11 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     if "deletionTimestamp" in snapshot.service["metadata"]:
         return Plan()  # garbage collection deletes the children, whether we run or not
     try:
-        spec = settings.access.complete(Spec.model_validate(snapshot.service["spec"]))
+        spec = Spec.model_validate(snapshot.service["spec"]).complete(settings.access)
         known = find_revisions(settings, snapshot, spec, now)
     except ValueError as error:
         return _plan_refusal(snapshot, error, now)
-    observed = observe(snapshot, Moment(now, spec.rollout.scheduling_timeout_seconds))
+    observed = _observe(snapshot, Moment(now, spec.rollout.scheduling_timeout_seconds))
     pin, rest = find_active_pin(snapshot.service, now), _find_rest(snapshot, spec, observed)
     count = _decide_count(snapshot, spec, observed, pin=pin, rest=rest)
     targets = choose_targets(snapshot, spec, observed, count, known)
@@ -115,9 +115,13 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
 
 def _plan_refusal(snapshot: Snapshot, error: ValueError, now: float) -> Plan:
     """Return the status of a spec that cannot be read or served. Its children stay as they are."""
-    old, observed = snapshot.status, observe(snapshot, Moment(now))
+    old, observed = snapshot.status, _observe(snapshot, Moment(now))
     status = render_refused_status(snapshot.service, observed, error)
     return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
+
+
+def _observe(snapshot: Snapshot, moment: Moment) -> Observed:
+    return observe(snapshot.pods, snapshot.owned(), snapshot.gateways.loads, moment)
 
 
 def _find_rest(snapshot: Snapshot, spec: Spec, observed: Observed) -> Rest:

@@ -1,7 +1,7 @@
 """The queue between watches and workers: each key once, urgent keys mostly first, one worker for a key.
 
 An event of a key that rested is handled at once. The following ones are handled together, PAUSE_SECONDS after
-the last work began: 500 edits in five seconds are six looks.
+the last work began: 500 edits in five seconds are six reconciles.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from millrace_operator.kube.kinds import ServiceKey
 
 MOST_STALE = 32
-"""Outdated times that may stay, beside as many as there are keys. An earlier time has replaced them."""
+"""So many outdated times may stay in the heap, and as many more as there are keys."""
 
 
 class Waits:
@@ -48,7 +48,7 @@ class Waits:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: float) -> Iterator[ServiceKey]:
-        """Yield the due keys, the first one first, and forget their times."""
+        """Yield the due keys, the earliest first, and forget their times."""
         while (due := self.find_next()) is not None and due <= now:
             _, key = heapq.heappop(self._heap)
             del self._due[key]
@@ -62,7 +62,7 @@ BACKOFF_JITTER = 0.2
 PAUSE_SECONDS = 1.0
 """From the beginning of one work on a key to the next one that only events ask for."""
 LISTED_TURN = 4
-"""Each fourth key comes from a list, or a busy cluster would never handle the listed ones."""
+"""Each fourth key is a listed one, or a busy cluster would never handle the listed keys."""
 
 
 class Cause(Enum):
@@ -261,11 +261,6 @@ class WorkQueue:
             return 0.0
         due = self._waits.find_next()
         return None if due is None else due - now
-
-    @property
-    def num_resting(self) -> int:
-        """How many keys a worker has begun within the pause."""
-        return len(self._rests_until)
 
     def _promote(self, now: float) -> None:
         """Move due keys into the urgent lane."""

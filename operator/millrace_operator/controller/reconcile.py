@@ -1,8 +1,8 @@
 """Snapshot, plan, act: one service at a time.
 
-`writer.py` makes each write but the Events and the Lease. In this package it, `event_writer.py`,
-`lookups.py`, `worker.py`, `relist.py` and `leader_election.py` talk to the API server by a Cluster.
-`watches.py` reads its watches.
+`writer.py` makes all writes except the Events (`event_writer.py`) and the Lease (`leader_election.py`). These
+three, `lookups.py`, `worker.py` and `relister.py` talk to the API server through a Cluster. `watches.py`
+reads its watches.
 """
 
 import time
@@ -11,29 +11,26 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.event_writer import EventWriter
-from millrace_operator.controller.lookups import Looks
+from millrace_operator.controller.lookups import Lookups
 from millrace_operator.controller.plan import Plan, plan
 from millrace_operator.controller.refusals import Refusals
 from millrace_operator.controller.worker import REFUSED, SOON, Outcome, Retry
 from millrace_operator.controller.writer import Done, Writer
 from millrace_operator.kube.errors import ClusterError
-from millrace_operator.kube.kinds import POD, Obj, ServiceKey
+from millrace_operator.kube.kinds import POD, Obj, ObjectId, ServiceKey, object_id
 from millrace_operator.kube.protocol import Cluster
-from millrace_operator.observed.gateway_key import GatewayKey
 from millrace_operator.observed.snapshot import (
-    UNKNOWN_DEMAND,
     Advice,
     Demand,
     Fetched,
+    GatewayKey,
     GatewayReports,
     ModelReports,
     NameClaim,
     Nodes,
-    ObjectId,
     Obstacles,
     PodLoad,
     Snapshot,
-    object_id,
 )
 from millrace_operator.render.settings import RenderSettings
 
@@ -42,8 +39,8 @@ class Reconciler:
     """Reconciles one service at a time.
 
     `put_written` puts the result of a write into the cache. `advice` returns the autoscaler's last decision,
-    and `replicas` what pods compute with, by name. `loads` returns what gateways have at pods, by uid, and
-    `demand` what they know of a service's requests. `fetched` returns the progress of fetches, by pod.
+    and `replicas` the device and limits of each pod, by name. `loads` returns the requests that gateways have
+    at pods, by uid, and `demand` those of a service. `fetched` returns the progress of fetches, by pod.
     `gateway_key` finds the public key of the gateways, for a service whose clients need keys.
     """
 
@@ -56,9 +53,9 @@ class Reconciler:
         advice: Callable[[ServiceKey], Advice | None],
         *,
         replicas: Callable[[ServiceKey], Mapping[str, ReplicaStatus]],
-        loads: Callable[[Iterable[str]], Mapping[str, PodLoad]] = lambda _: {},
-        demand: Callable[[ServiceKey], Demand] = lambda _: UNKNOWN_DEMAND,
-        fetched: Callable[[ServiceKey], Mapping[str, Fetched]] = lambda _: {},
+        loads: Callable[[Iterable[str]], Mapping[str, PodLoad]],
+        demand: Callable[[ServiceKey], Demand],
+        fetched: Callable[[ServiceKey], Mapping[str, Fetched]],
         gateway_key: Callable[[], Awaitable[GatewayKey]],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -72,17 +69,17 @@ class Reconciler:
         self._gateway_key = gateway_key
         self._clock = clock
         self._refusals = Refusals()
-        self._looks = Looks(cluster, cache, settings.access, clock)
+        self._lookups = Lookups(cluster, cache, settings.access, clock)
         self._writer = Writer(
-            cluster, cache, put_written, looks=self._looks, refusals=self._refusals, clock=clock
+            cluster, cache, put_written, lookups=self._lookups, refusals=self._refusals, clock=clock
         )
         self._events = EventWriter(cluster, clock)
         self._worded: dict[ServiceKey, float] = {}
-        """When a status of which only words were new was last written."""
+        """When the operator last wrote a status of which only words were new."""
         self._tried: set[ServiceKey] = set()
         """Services for which this leader has executed a whole plan."""
         self._uids: dict[ServiceKey, str] = {}
-        """Of the services of which something is known."""
+        """The uids of the services of which this object knows something."""
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Plan and act once.
@@ -94,11 +91,19 @@ class Reconciler:
             self._forget(key)
             return Outcome()
         self._forget_another(key, service["metadata"]["uid"])
-        await self._looks.reveal(key, service)
-        conflicts = await self._looks.find_conflicts(key, service)
+        await self._lookups.find_unlabelled(key, service)
+        snapshot = await self._take_snapshot(key, service)
+        chosen = plan(self._settings, snapshot, self._clock())
+        if chosen.is_contested:
+            self._lookups.suspect_rivals(key)
+        return await self._act(key, service, chosen, snapshot.obstacles.refusals)
+
+    async def _take_snapshot(self, key: ServiceKey, service: Obj) -> Snapshot:
+        """Return what this operator knows of the service. It looks up what no watch reports."""
+        conflicts = await self._lookups.find_conflicts(key, service)
         refusals = self._refusals.recall(key, self._clock())
         pods, children, job_pods = self._cache.pods(key), self._cache.children(key), self._cache.job_pods(key)
-        snapshot = Snapshot(
+        return Snapshot(
             service=service,
             children=children,
             pods=pods,
@@ -107,34 +112,36 @@ class Reconciler:
             obstacles=Obstacles(
                 conflicts=conflicts,
                 refusals=refusals,
-                rivals=await self._looks.find_rivals(key),
+                rivals=await self._lookups.find_rivals(key),
                 is_tried=key in self._tried,
             ),
-            gateways=GatewayReports(
-                loads=self._loads(pod["metadata"]["uid"] for pod in pods),
-                demand=self._demand(key),
-                key=await self._gateway_key() if self._needs_keys(key) else None,
-            ),
-            model=ModelReports(
-                claim=await self._looks.find_claim(key, service),
-                looking_since=self._looks.looking_since(key),
-                fetched=self._fetched(key),
-                replicas=self._replicas(key),
-            ),
+            gateways=await self._read_gateways(key, pods),
+            model=await self._read_model(key, service),
             nodes=Nodes(departures=self._cache.departures(), gpus=self._cache.gpu_nodes()),
             name=NameClaim(
                 standing=self._cache.standing(key), former=tuple(self._cache.list_former_names(key))
             ),
             worded_at=self._worded.get(key),
         )
-        chosen = plan(self._settings, snapshot, self._clock())
-        if chosen.is_contested:
-            self._looks.suspect_rivals(key)
-        return await self._act(key, service, chosen, refusals)
+
+    async def _read_gateways(self, key: ServiceKey, pods: Iterable[Obj]) -> GatewayReports:
+        return GatewayReports(
+            loads=self._loads(pod["metadata"]["uid"] for pod in pods),
+            demand=self._demand(key),
+            key=await self._gateway_key() if self._needs_keys(key) else None,
+        )
+
+    async def _read_model(self, key: ServiceKey, service: Obj) -> ModelReports:
+        return ModelReports(
+            claim=await self._lookups.find_claim(key, service),
+            looking_since=self._lookups.looking_since(key),
+            fetched=self._fetched(key),
+            replicas=self._replicas(key),
+        )
 
     def _needs_keys(self, key: ServiceKey) -> bool:
         try:
-            spec = self._settings.access.complete(self._cache.spec(key))
+            spec = self._cache.spec(key).complete(self._settings.access)
         except ValueError:  # the plan reports it
             return False
         return spec.access.needs_keys
@@ -149,7 +156,7 @@ class Reconciler:
         """Forget a deleted service."""
         self._uids.pop(key, None)
         self._refusals.forget(key)
-        self._looks.forget(key)
+        self._lookups.forget(key)
         self._tried.discard(key)
         self._worded.pop(key, None)
 

@@ -4,8 +4,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from millrace_operator.kube.kinds import POD, ServiceKey
-from millrace_operator.observed.snapshot import ObjectId
+from millrace_operator.kube.kinds import POD, ObjectId, ServiceKey
 
 MARK_SECONDS = 600.0
 """For how long no mark is tried after the API server refused one. Replicas then leave without a mark."""

@@ -2,7 +2,7 @@
 
 Kopf has a thread and an event loop of its own. In our loop it would handle the signals, and at its end it
 would cancel every task that started after it, our workers among them. It ends on watch errors that it does
-not know, and is started again. It never calls a failed event handler again, so the handler does no I/O.
+not know; then we start it again. It never calls a failed event handler again, so the handler does no I/O.
 
 Kopf makes tasks, copies and searches for handlers of each event: 43 % of the operator's CPU time while 1,000
 services got their 6,000 children, and most of a start. So children, pods and nodes are listed and watched in
@@ -28,8 +28,8 @@ from kopf._core.engines.peering import Identity
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
-from millrace_operator.controller.ingest import Ingest
-from millrace_operator.controller.relist import find_selector
+from millrace_operator.controller.relister import find_selector
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.answers import compact
 from millrace_operator.kube.kinds import (
     INFERENCE_SERVICE,
@@ -51,32 +51,32 @@ RecordEvent = Callable[[Kind, str | None, Obj], None]
 
 
 async def supervise_watches(
-    ingest: Ingest, namespace: str | None, wait_for_resource: Callable[[], Awaitable[None]]
+    recorder: WatchRecorder, namespace: str | None, wait_for_resource: Callable[[], Awaitable[None]]
 ) -> None:
     """Run Kopf for a namespace (None: for all) until cancelled, and start it again whenever it ends.
 
     Each namespace has a Kopf of its own: Kopf ends if one of its namespaces may not be read.
 
-    Kopf looks for the resources only when it starts. So `wait_for_resource` is awaited before each start.
+    Kopf looks for the resources only when it starts. So each start waits for `wait_for_resource`.
     """
     while True:
         await wait_for_resource()
         try:
-            await run_watches(ingest, namespace)
-            LOG.warning("the watch layer ended; it is started again")
+            await run_watches(recorder, namespace)
+            LOG.warning("Kopf's watch ended; starting it again")
         except Exception:
-            # Without watches the operator is blind, so Kopf is started again after any error.
-            LOG.exception("the watch layer failed; it is started again")
+            # Without watches the operator is blind, so we start Kopf again after any error.
+            LOG.exception("Kopf's watch failed; starting it again")
         await asyncio.sleep(RESTART_SECONDS)
 
 
-async def run_watches(ingest: Ingest, namespace: str | None) -> None:
+async def run_watches(recorder: WatchRecorder, namespace: str | None) -> None:
     """Run Kopf once, without peering and without handlers that write."""
     loop = asyncio.get_running_loop()
     stop = threading.Event()
 
     def record_event(kind: Kind, event_type: str | None, raw: Obj) -> None:
-        loop.call_soon_threadsafe(_record, ingest, kind, event_type, raw)
+        loop.call_soon_threadsafe(_record, recorder, kind, event_type, raw)
 
     async def watch() -> None:
         try:
@@ -106,15 +106,15 @@ async def run_watches(ingest: Ingest, namespace: str | None) -> None:
         thread.shutdown(wait=False)
 
 
-def _record(ingest: Ingest, kind: Kind, event_type: str | None, raw: Obj) -> None:
+def _record(recorder: WatchRecorder, kind: Kind, event_type: str | None, raw: Obj) -> None:
     """Record an event of Kopf's. If that fails, log it and have the services listed instead."""
     try:
-        ingest.record_event(kind, event_type, raw)
+        recorder.record_event(kind, event_type, raw)
     except Exception:
-        ingest.has_lost.set()
+        recorder.has_lost.set()
         name = f"{raw['metadata'].get('namespace')}/{raw['metadata'].get('name')}"
         LOG.exception(
-            "an event is lost, and the services are listed to make up for it: %s of %s",
+            "cannot record an event, so the services are listed soon: %s of %s",
             event_type or "first",
             name,
         )
@@ -186,26 +186,26 @@ class NoEssence(kopf.DiffBaseStorage):  # type: ignore[misc]
         """Store nothing."""
 
 
-async def follow_children(ingest: Ingest, connection: Connection) -> None:
+async def follow_children(recorder: WatchRecorder, connection: Connection) -> None:
     """Follow each kind until cancelled."""
     async with asyncio.TaskGroup() as group:
-        for scope in ingest.lists.scopes:
+        for scope in recorder.lists.scopes:
             if scope.kind.role is Role.SERVICE:
                 continue
-            ingest.expect_list(scope)
-            group.create_task(_make_watch(scope, ingest, connection).run())
+            recorder.expect_list(scope)
+            group.create_task(_make_watch(scope, recorder, connection).run())
 
 
-def _make_watch(scope: Scope, ingest: Ingest, connection: Connection) -> Watch:
+def _make_watch(scope: Scope, recorder: WatchRecorder, connection: Connection) -> Watch:
     is_optional = scope.kind.is_optional
     return Watch(
         connection,
         Source(scope.kind.path(scope.namespace), find_selector(scope) or "", scope.kind.trim, compact),
-        ChildSink(scope, ingest),
+        ChildSink(scope, recorder),
         max_backoff_seconds=OPTIONAL_BACKOFF_SECONDS if is_optional else MAX_BACKOFF_SECONDS,
-        on_refused=partial(ingest.lists.give_up, scope),
-        on_life=partial(ingest.health.note_life, scope),
-        on_failure=partial(ingest.health.note_failure, scope),
+        on_refused=partial(recorder.lists.give_up, scope),
+        on_life=partial(recorder.health.note_life, scope),
+        on_failure=partial(recorder.health.note_failure, scope),
         is_optional=is_optional,
     )
 
@@ -213,20 +213,20 @@ def _make_watch(scope: Scope, ingest: Ingest, connection: Connection) -> Watch:
 class ChildSink:
     """Passes on what the watch of a kind reports."""
 
-    def __init__(self, scope: Scope, ingest: Ingest) -> None:
+    def __init__(self, scope: Scope, recorder: WatchRecorder) -> None:
         self._scope = scope
         self._kind = scope.kind
-        self._ingest = ingest
+        self._recorder = recorder
 
     def replace(self, items: Sequence[Object], version: str) -> None:
         """Replace all objects of the scope with this complete list."""
         objects = [{**item, "apiVersion": self._kind.api_version, "kind": self._kind.kind} for item in items]
-        self._ingest.record_list(self._scope, Listing(objects, int(version)))
+        self._recorder.record_list(self._scope, Listing(objects, int(version)))
 
     def apply(self, item: Object) -> None:
         """Add an object, or replace it with this newer version."""
-        self._ingest.record_event(self._kind, "MODIFIED", item)
+        self._recorder.record_event(self._kind, "MODIFIED", item)
 
     def delete(self, item: Object) -> None:
         """Remove an object."""
-        self._ingest.record_event(self._kind, "DELETED", item)
+        self._recorder.record_event(self._kind, "DELETED", item)

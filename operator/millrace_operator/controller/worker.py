@@ -1,4 +1,4 @@
-"""Works on one service: reconciles it, and says when to look at it again."""
+"""Reconciles one service at a time, and decides when to reconcile it again."""
 
 import logging
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Reconciles(Protocol):
 
 
 class Worker:
-    """Owner of when to look at a service again after a reconcile. Events of watches come beside that."""
+    """Reconciles services, and queues each again when that is due. Watches queue services, too."""
 
     def __init__(self, reconciler: Reconciles, cluster: Cluster, cache: Cache, queue: WorkQueue) -> None:
         self._reconciler = reconciler
@@ -79,12 +79,12 @@ class Worker:
         before = self._cache.service(key)
         try:
             outcome = await self._reconciler.reconcile(key)
-        except NotLeaderError:  # for a moment, or until another leader lists everything
+        except NotLeaderError:  # this operator leads again soon, or another one lists everything
             self._queue.retry(key)
             return "error"
         except (AbsentError, ConflictError):
             await self._refresh(key, before)
-            if is_news(before, self._cache.service(key)):  # the event that showed it is over
+            if is_news(before, self._cache.service(key)):  # no event will queue it: see _refresh
                 self._queue.add(key)
             self._retry(key, SOON)
             return "requeue"
@@ -97,7 +97,7 @@ class Worker:
     def _come_back(self, key: ServiceKey, outcome: Outcome) -> str:
         if outcome.look_again is not None:
             self._queue.add_after(key, outcome.look_again)
-        if outcome.has_moved:  # the watch will bring what the cache has already, which causes no look
+        if outcome.has_moved:  # the watch's event brings what the cache has already, and so queues nothing
             self._queue.add(key)
         if outcome.goes_on:
             self._queue.resume(key)

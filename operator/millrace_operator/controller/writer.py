@@ -1,4 +1,4 @@
-"""Makes each write of a plan, and records what stands in its way.
+"""Executes the writes of a plan, and records the conflicts and refusals that they meet.
 
 The log has successive writes of one kind and reason in one line. A new service has six, and a line for each
 took a twentieth of the operator's CPU time.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.children import Apply, Delete
-from millrace_operator.controller.lookups import Looks
+from millrace_operator.controller.lookups import Lookups
 from millrace_operator.controller.plan import Plan
 from millrace_operator.controller.refusals import Refusals
 from millrace_operator.kube.errors import (
@@ -22,10 +22,18 @@ from millrace_operator.kube.errors import (
     RefusedError,
     TransientError,
 )
-from millrace_operator.kube.kinds import INFERENCE_SERVICE, POD, Obj, ServiceKey, kind_of
+from millrace_operator.kube.kinds import (
+    INFERENCE_SERVICE,
+    POD,
+    Obj,
+    ObjectId,
+    ServiceKey,
+    is_owned,
+    kind_of,
+    object_id,
+)
 from millrace_operator.kube.protocol import Cluster
 from millrace_operator.observed.pods import read_pod
-from millrace_operator.observed.snapshot import ObjectId, is_owned, object_id
 from millrace_operator.render.child import find_unmet
 from millrace_operator.scaling.drain import Mark
 from millrace_operator.status.status import describe_status
@@ -77,7 +85,7 @@ class Done(Enum):
 class Writer:
     """Writes the plan of one service at a time.
 
-    Written objects enter the cache by `put_written`. Obstacles enter `looks` and `refusals`.
+    Written objects enter the cache by `put_written`. Obstacles enter `lookups` and `refusals`.
     """
 
     def __init__(
@@ -86,14 +94,14 @@ class Writer:
         cache: Cache,
         put_written: Callable[[Obj], object],
         *,
-        looks: Looks,
+        lookups: Lookups,
         refusals: Refusals,
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._put_written = put_written
-        self._looks = looks
+        self._lookups = lookups
         self._refusals = refusals
         self._clock = clock
 
@@ -109,7 +117,7 @@ class Writer:
         except AbsentError:
             raise
         except RefusedError as error:
-            LOG.error("%s: its status is refused, so that nothing else is written: %s", key, error)  # noqa: TRY400
+            LOG.error("%s: the API server refuses its status, so nothing else is written: %s", key, error)  # noqa: TRY400
             return Done.HELD
         self._put_written(written)
         LOG.info("%s: status: %s", key, describe_status(status))
@@ -212,13 +220,13 @@ class Writer:
 
     async def _send(self, apply: Apply) -> bool:
         """Apply one child. Return whether that changed it."""
-        if apply.seen is not None and apply.is_anew:
+        if apply.seen is not None and apply.is_recreated:
             seen = apply.seen["metadata"]
             await self._cluster.delete(
                 kind_of(apply.obj), seen["namespace"], seen["name"], seen["uid"], seen["resourceVersion"]
             )
             self._cache.drop(kind_of(apply.obj), seen["namespace"], seen["name"])
-        if apply.seen is None or apply.is_anew:
+        if apply.seen is None or apply.is_recreated:
             with self._cache.noting_ends():
                 self._put_written(await self._cluster.apply_new(apply.obj))
             return True
@@ -246,11 +254,11 @@ class Writer:
     async def _try_to(
         self, write: Awaitable[bool], key: ServiceKey, service: Obj, identity: ObjectId, written: Written
     ) -> Done:
-        """Write one child. The next plan sees what stands in the way."""
+        """Write one child, and record a conflict or a refusal for the next plan."""
         try:
             has_changed = await write
         except ConflictError:
-            await self._looks.settle_conflict(key, service, identity)
+            await self._lookups.settle_conflict(key, service, identity)
             return Done.AGAIN
         except RefusedError as error:
             self._note_refusal(key, identity, error, written)

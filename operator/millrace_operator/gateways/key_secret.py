@@ -1,7 +1,8 @@
 """The Secret with the gateways' private keys: the leader makes it when a service needs it, and rotates it.
 
-With these keys gateways show replicas who they are, and each other: they exchange what counts for limits. The
-Secret is in the operator's own namespace. The operator reads no other Secret.
+With these keys a gateway proves to replicas that it is a gateway, and to other gateways, with which it
+exchanges the counts for limits. The Secret is in the operator's own namespace. The operator reads no other
+Secret.
 """
 
 import asyncio
@@ -11,15 +12,14 @@ import logging
 import time
 from collections.abc import Callable
 
-from millrace_operator.api.access_types import Access
-from millrace_operator.api.default_access import DefaultAccess
+from millrace_operator.api.access_types import Access, DefaultAccess
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.watch_state import WatchedLists
-from millrace_operator.gateways.signing_keys import KeyPlan, find_newest, name_key, plan_keys
+from millrace_operator.controller.watch_recorder import WatchedLists
+from millrace_operator.gateways.signing_keys import KeyPlan, find_newest, list_named_keys, name_key, plan_keys
 from millrace_operator.kube.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.kube.kinds import SECRET, Obj, ServiceKey
 from millrace_operator.kube.protocol import Cluster
-from millrace_operator.observed.gateway_key import GatewayKey, list_named_keys
+from millrace_operator.observed.snapshot import GatewayKey
 from millrace_runtime.contract import SECRET_GATEWAY_KEY
 from millrace_runtime.gateway_token import find_public_key, generate_key
 
@@ -42,7 +42,7 @@ class GatewayKeys:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`queue_service` is called with each service when a key is known that was missed before."""
+        """Calls `queue_service` with each service as soon as a key is known that was missing before."""
         self._cluster = cluster
         self._access = access
         self._cache = cache
@@ -77,7 +77,7 @@ class GatewayKeys:
             try:
                 await self.find()
             except ClusterError as error:
-                LOG.warning("no look at Secret %s: %s", SECRET_GATEWAY_KEY, error)
+                LOG.warning("cannot read Secret %s: %s", SECRET_GATEWAY_KEY, error)
 
     def _is_wanted(self) -> bool:
         """Whether a service has keys or limits, by itself or by the platform's default."""
@@ -116,7 +116,7 @@ class GatewayKeys:
         raise ConflictError(f"Secret {SECRET_GATEWAY_KEY} has no key, or is changed all the time")
 
     async def _act(self, secret: Obj | None) -> Obj:
-        """Bring the Secret to what is due, and return it."""
+        """Make or change the Secret, if that is due, and return it."""
         if secret is None:
             name = name_key(self._clock())
             LOG.info("making Secret %s with key %s", SECRET_GATEWAY_KEY, name)

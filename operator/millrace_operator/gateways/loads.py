@@ -1,7 +1,7 @@
-"""What the gateways have at pods, and what arrives at services, put together from what each gateway reports.
+"""The requests at pods and the arrivals at services, summed over the reports of all gateways.
 
-Anybody who is scraped can export a metric that speaks of another tenant's service. The gateways' streams are
-read with a proof on both sides, so decisions rest on them.
+Any scraped pod can export a metric about another tenant's service. So decisions rest on the gateways'
+streams, where each side proves who it is.
 """
 
 import math
@@ -18,7 +18,7 @@ SILENT_SECONDS = 5.0
 """Arrivals are unknown after a gateway has been silent for so long. A new gateway is silent at first."""
 
 WAITING_SECONDS = 10.0
-"""What waits at a silent gateway counts for so long after its last report. Then its clients have left it."""
+"""Requests that wait at a silent gateway count for so long after its last report. Then their clients left."""
 
 
 class MalformedLineError(ValueError):
@@ -37,7 +37,7 @@ class _Report:
     num_open: dict[str, int] = field(default_factory=dict)
     """Requests of services, by `<namespace>/<name>`."""
     waiting: dict[str, int] = field(default_factory=dict)
-    """Those of them that wait in the gateway until replicas have room."""
+    """The open requests that wait in the gateway until replicas have room."""
     known: float = math.inf
     """Since when it knows of requests, in seconds since 1970."""
     arrived: dict[str, int] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Loads:
         return [key for key in {**num_open, **ended} if num_open.get(key) or key in ended]
 
     def lose(self, gateway: str, now: float) -> None:
-        """Record that the gateway is silent from now on. Its next line is a first one."""
+        """Record that the gateway is silent from now on. Its next line is whole, as a first line is."""
         if gateway in self._reports:
             self._lost[gateway] = self._reports.pop(gateway)
         self._note_silence(now)
@@ -146,7 +146,7 @@ class Loads:
         }
 
     def read_demand(self, key: str) -> Demand:
-        """Return what is known of a service's requests, by `<namespace>/<name>`."""
+        """Return a service's requests, as far as known, by `<namespace>/<name>`."""
         reports, ended = self._reports.values(), self._ended.get(key)
         num_open = sum(one.num_open.get(key, 0) for one in reports)
         if num_open or self._silent_since is not None:

@@ -1,4 +1,6 @@
-"""Which private keys the gateways have, and when one comes or goes. Pure; `key_secret.py` acts on it.
+"""When a private key of the gateways is added or removed, and which keys are in use. Pure.
+
+`key_secret.py` acts on it.
 
 A replica accepts the tokens of the public keys in its flags, which are those of the day when its revision was
 made. So keys overlap: a new revision gets the newest public key, the gateways keep all private keys, and an
@@ -6,14 +8,18 @@ old one goes once no revision names it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from millrace_operator.kube.kinds import POD, Obj
+from millrace_runtime.contract import FLAG_GATEWAY_KEY
+
 ROTATION_SECONDS = 90 * 24 * 3600.0
 OVERLAP_SECONDS = 3600.0
 """No key goes in this time after a new one came: a revision may just be made with the key before."""
+_FLAG = f"{FLAG_GATEWAY_KEY}="
 _NAME = re.compile(r"k-\d{8}T\d{6}Z")
 _FORMAT = "k-%Y%m%dT%H%M%SZ"
 
@@ -74,3 +80,20 @@ def _find_age(name: str, now: float) -> float | None:
     except ValueError:
         return None
     return now - made.timestamp()
+
+
+def list_named_keys(objects: Iterable[Obj]) -> Iterator[str]:
+    """Yield the public keys that pods, Deployments and records of revisions name in a container's flags."""
+    for obj in objects:
+        for container in _find_pod_spec(obj).get("containers") or ():
+            words = container.get("args") or ()
+            yield from (word.removeprefix(_FLAG) for word in words if word.startswith(_FLAG))
+
+
+def _find_pod_spec(obj: Obj) -> Mapping[str, list[Obj]]:
+    """Return the pod's spec in an object that may have one."""
+    holder = obj
+    if obj["kind"] != POD.kind:
+        holder = (obj.get("data") or obj.get("spec") or {}).get("template") or {}
+    spec: Mapping[str, list[Obj]] = holder.get("spec") or {}
+    return spec

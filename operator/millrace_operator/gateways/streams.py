@@ -51,7 +51,7 @@ class Gateways:
         is_leader: Callable[[], bool],
         on_request: Callable[[ServiceKey], None] = lambda _: None,
     ) -> None:
-        """Begin without streams. `on_request` is called with each service that has got a request."""
+        """Begins without streams. Calls `on_request` with each service that has got a request."""
         self._source = Source(POD.path(namespace), f"{LABEL_COMPONENT}=gateway")
         self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "millrace-operator"}
         self._is_leader = is_leader
@@ -129,7 +129,7 @@ class Gateways:
             try:
                 await self._read(session, uid, url)
                 self._log_failure(uid, url, "it ended the stream")
-            except Exception as error:  # noqa: BLE001  whatever it says, it is asked again
+            except Exception as error:  # noqa: BLE001  after any error we ask again
                 self._log_failure(uid, url, str(error) or repr(error))
             finally:
                 self._loads.lose(uid, time.time())

@@ -1,10 +1,10 @@
-"""What can go wrong between us and the API server.
+"""The errors of requests to the API server, and of the start.
 
 ClusterError
 ├── TransientError        worth another try: network, 429, 5xx
 │   └── ExpiredError      410: the list that was being read is forgotten
 ├── ConflictError         409: our view is old, or the object is not ours
-├── RefusedError          400, 403, 405, 413, 415, 422: trying again changes nothing until something else does
+├── RefusedError          400, 403, 405, 413, 415, 422: it fails again until the object or a rule changes
 │   └── AbsentError       404: the object is gone, or its kind or namespace is
 ├── NotLeaderError        the Lease is no longer certainly ours; nothing was written
 └── BadStartError         the operator cannot begin; the text says what to set

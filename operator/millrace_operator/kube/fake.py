@@ -1,4 +1,4 @@
-"""An API server in memory, for faults that a real one cannot be asked for.
+"""An API server in memory, for faults that a test cannot cause in a real one.
 
 It has resourceVersions, uids, create-only applies, uid preconditions and conflicts. It has no defaulting, no
 validation except of names, and no field ownership: the tests of the real one cover those.

@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator reads and writes, and where the API server has them."""
+"""The kinds of objects that the operator reads and writes, their URL paths, and the keys of objects. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +27,13 @@ class ObjectKey(NamedTuple):
 
     kind: str
     namespace: str
+    name: str
+
+
+class ObjectId(NamedTuple):
+    """Names one object in a namespace that is known from elsewhere, such as the service's."""
+
+    kind: str
     name: str
 
 
@@ -141,3 +148,14 @@ def find_scopes(namespaces: Sequence[str]) -> tuple[Scope, ...]:
 def kind_of(obj: Obj) -> Kind:
     """Return the kind of a raw object. Raises KeyError for an unknown one."""
     return BY_NAME[obj["kind"]]
+
+
+def object_id(obj: Obj) -> ObjectId:
+    """Return kind and name of a raw object."""
+    return ObjectId(obj["kind"], obj["metadata"]["name"])
+
+
+def is_owned(obj: Obj, uid: str) -> bool:
+    """Whether the controller of the object has that uid."""
+    references = obj["metadata"].get("ownerReferences", [])
+    return any(reference.get("controller") and reference.get("uid") == uid for reference in references)

@@ -1,7 +1,7 @@
-"""Who leads: a Lease, renewed every 2 s and held for at most 15 s. Pure; `leader_election.py` acts on it.
+"""The rules of the Lease: its holder leads, renews it every 2 s, and keeps it for at most 15 s. Pure.
 
-The rules trust no other holder's clock: a Lease may be taken over if it has not changed for its duration on
-our own monotonic clock.
+`leader_election.py` acts on them. They trust no other holder's clock: a candidate may take over a Lease that
+has not changed for its duration on the candidate's own monotonic clock.
 """
 
 import math
@@ -16,7 +16,7 @@ DURATION_SECONDS = 15
 DEADLINE_SECONDS = 10
 RETRY_SECONDS = 2
 LOOK_SECONDS = 1
-"""Between two looks at another's Lease. An early look at its last renewal shows early that it has run out."""
+"""Between two looks at another's Lease. The sooner we see its last renewal, the sooner we know its end."""
 MARGIN_SECONDS = 1
 """Between the end of our last write and the time when another candidate may lead."""
 

@@ -1,4 +1,4 @@
-"""The API server as the rest of the operator uses it. `connection` and `fake` implement this."""
+"""The methods by which the operator uses the API server. `connection` and `fake` implement them."""
 
 from typing import Protocol
 

@@ -26,7 +26,7 @@ _PREPARE = (
 
 
 def read_claim(namespace: str, name: str, obj: Mapping[str, Any] | None) -> Claim:
-    """Return what is known of a claim. `obj` is None if there is no claim."""
+    """Return a claim from its raw object. `obj` is None if there is no such claim."""
     if obj is None:
         return Claim(namespace, name, None)
     spec, status, metadata = (obj.get(part, {}) for part in ("spec", "status", "metadata"))
@@ -125,7 +125,7 @@ class Claims:
         self._seen[key] = _Seen(claim, generation, now)
 
     def recall(self, key: ServiceKey) -> Claim | None:
-        """Return what is known of a service's claim."""
+        """Return a service's claim as last seen; None if it was not seen."""
         seen = self._seen.get(key)
         return None if seen is None else seen.claim
 

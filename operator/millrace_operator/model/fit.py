@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from millrace_fit.accelerators import LABEL_MEMORY, LABEL_PRODUCT, Accelerator, find_accelerator, read_labels
 from millrace_fit.facts import ModelFacts
 from millrace_fit.files.dtypes import ITEM_BYTES
-from millrace_fit.settings import Settings
+from millrace_fit.settings import Settings, Wording
 from millrace_fit.verdict import Answer, Verdict, judge
-from millrace_fit.wording import Wording
 from millrace_operator.api.conditions import LOWER_OR_ADD, NO_NODE_HAS, Reason
 from millrace_operator.api.quantities import count_gpus, has_gpu, list_gpus, parse_quantity
 from millrace_operator.api.types import Spec
@@ -195,7 +194,7 @@ def judge_on_nodes(
 
 
 def _choose(good: Sequence[Judged], bad: Sequence[Judged]) -> Verdict:
-    """Return that the fit depends on the node, and which nodeSelector decides it."""
+    """Return the verdict that the fit depends on the node, with the nodeSelector that decides it."""
     chosen, others = good[0].candidate, {one.candidate.product for one in bad}
     label, text = LABEL_PRODUCT, chosen.product
     if not text or text in others:
@@ -221,7 +220,7 @@ def find_candidates(spec: Spec, nodes: Iterable[GpuNode]) -> frozenset[Candidate
 
 
 def explain_shortage(spec: Spec, nodes: Iterable[GpuNode]) -> str | None:
-    """Return that no node has as many GPUs as a pod asks for, free or not; else None.
+    """Return the message that no node has as many GPUs as a pod asks for, free or not; else None.
 
     It needs the offers of all nodes with GPUs, and at least one such node: an autoscaler may add the first
     one, of any size. It may add a larger one, too, so this refuses nothing.

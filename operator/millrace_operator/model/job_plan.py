@@ -1,4 +1,4 @@
-"""The Jobs of a revision that cannot be made yet: what they found out, which one is needed, and when to look.
+"""The Jobs of a revision that cannot be made yet: their reports, which Job is needed, and when to look.
 
 The operator calls no address that a tenant chose, and reads no Secret. So a Job in the service's namespace
 asks the model's source. The revision's record keeps the answer, so that all replicas get the same model.
@@ -16,13 +16,13 @@ from typing import Any
 from millrace_operator.api.conditions import Reason, find_condition, parse_time
 from millrace_operator.api.model_uri import can_change, is_fetched, is_looked_at
 from millrace_operator.api.types import Spec
-from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj, ObjectId
 from millrace_operator.model.claims import find_look
 from millrace_operator.model.found_model import FoundModel
 from millrace_operator.model.pending_revision import Pending, Stage, seconds_to_lateness
 from millrace_operator.observed.job_reports import Jobs
 from millrace_operator.observed.pod_status import find_fetcher, find_state
-from millrace_operator.observed.snapshot import ObjectId, Snapshot
+from millrace_operator.observed.snapshot import Snapshot
 from millrace_operator.render.child import APPLIED, Child, Need, fill_name, need, revision_name, seal
 from millrace_operator.render.jobs import render_fill_job, render_look_job, render_resolve_job
 from millrace_operator.render.settings import RenderSettings
@@ -116,7 +116,7 @@ def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float 
 
 
 def list_witnesses(service: Obj, revision: str) -> frozenset[ObjectId]:
-    """Return the only Jobs that know a fact which the revision's record still lacks."""
+    """Return the Jobs that may know a fact which the revision's record still lacks."""
     names = (name(service, revision) for name in (revision_name, fill_name))
     return frozenset(ObjectId(JOB.kind, name) for name in names)
 
@@ -155,7 +155,7 @@ def find_ask_time(jobs: Jobs, service: Obj, pending: Pending) -> float | None:
 
 
 def explain_unread(jobs: Jobs, job: str) -> Cause | None:
-    """Return that nobody can read this Job's report; None without a report."""
+    """Return the cause that this Job's report is unreadable; None without a report."""
     words = jobs.find_report_text(job)
     if words is None:
         return None
@@ -164,7 +164,7 @@ def explain_unread(jobs: Jobs, job: str) -> Cause | None:
 
 
 def note_asking(pending: Pending, jobs: Jobs, service: Obj) -> Pending:
-    """Return the same, with whether the source is asked again after a report, and that in words.
+    """Return the pending revision, with whether the operator asks the source again, also in words.
 
     A look at a claim is not repeated without a request: its pod would hold the claim for a while each time.
     """

@@ -14,11 +14,11 @@ from enum import Enum, auto
 
 from millrace_operator.api.conditions import Reason, parse_time
 from millrace_operator.api.types import Spec
-from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, ObjectId
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.found_model import CachedModel, FoundModel, find_place
 from millrace_operator.observed.pod_status import read_fetch
-from millrace_operator.observed.snapshot import Fetched, ObjectId, Snapshot
+from millrace_operator.observed.snapshot import Fetched, Snapshot
 from millrace_operator.render.child import fill_name, revision_name
 from millrace_operator.render.model_source import find_claim
 from millrace_operator.status.causes import Cause
@@ -98,7 +98,7 @@ class Pending:
 
 
 def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:
-    """Return that a Job looks at a revision's model, or is to look; None if the plan does not wait for it."""
+    """Return the wait for a Job that looks at a revision's model; None if the plan does not wait for one."""
     name = revision_name(snapshot.service, revision)
     if not _can_be_mounted(snapshot, spec) or _is_barred(snapshot, name):
         return None
@@ -123,10 +123,10 @@ def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
 
 
 def _is_barred(snapshot: Snapshot, name: str) -> bool:
-    """Whether the Job can't be made. A refused record means that the revision was to be made without the Job.
+    """Whether the Job can't be made: the API server refuses it or the record, or another object has its name.
 
-    Nor can it be where the name of either is taken. Objects of an earlier service of this name are no bar:
-    they go soon.
+    A refused record means that the revision was to be made without the Job. Objects of an earlier service of
+    this name don't count, because they go soon.
     """
     kinds = (JOB.kind, CONTROLLER_REVISION.kind)
     refused = {ObjectId(kind, name) for kind in kinds} & snapshot.obstacles.refusals.keys()
@@ -163,7 +163,7 @@ def find_filling(
 
 
 def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, now: float) -> Pending:
-    """Return the same, with the time since which its Job has stalled, and whether that is too long."""
+    """Return the pending revision, with the time since when its Job has stalled, and why it is late."""
     is_filling = pending.stage is Stage.FILL
     since = snapshot.jobs.find_standstill(job, now) if is_filling else snapshot.jobs.find_made(job)
     pending = replace(pending, since=since)
@@ -172,7 +172,7 @@ def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, no
 
 
 def is_begun(snapshot: Snapshot, revision: str) -> bool:
-    """Whether a revision was made, or its model is being fetched into a claim. No node revokes that."""
+    """Whether a revision was made, or its model is being fetched into a claim. Then no node can refuse it."""
     name = revision_name(snapshot.service, revision)
     record = snapshot.owned().get(ObjectId(CONTROLLER_REVISION.kind, name))
     labels = None if record is None else record["metadata"].get("labels", {})

@@ -1,1 +1,1 @@
-"""What was seen of a service at one moment: its objects, revisions and pods. Pure."""
+"""A service as it was seen at one moment: its objects, revisions and pods. Pure."""

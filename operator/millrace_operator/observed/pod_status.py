@@ -8,7 +8,7 @@ from millrace_runtime import contract
 
 MOST_RESTARTS = 3
 SECONDS_PER_RESTART = 600.0
-"""Per this part of its pod's age the fetching container may fail once more than MOST_RESTARTS.
+"""The fetching container may fail MOST_RESTARTS times, and once more for each such part of its pod's age.
 
 An outage of the source for some minutes takes a few runs, and a long download has hours for them. A container
 that always fails does so every five or six minutes, because the kubelet backs off.
@@ -30,8 +30,8 @@ class FetchRun(NamedTuple):
     failure: str = ""
     """The last line of the last failed run; empty without one."""
 
-    def gets_on(self, num_ended: int, now: float) -> bool:
-        """Whether it has not failed too often for its age, together with `num_ended` pods before its own."""
+    def makes_progress(self, num_ended: int, now: float) -> bool:
+        """Whether it has not failed too often for its age. Each of `num_ended` earlier pods is a failure."""
         age = now - (now if self.began_at is None else self.began_at)
         return num_ended + self.num_failures <= MOST_RESTARTS + age / SECONDS_PER_RESTART
 
@@ -101,7 +101,7 @@ def find_fetch_time(runs: Iterable[FetchRun], num_ended: int, now: float) -> flo
     `num_ended` pods have ended and were replaced. Each counts as a restart: otherwise pods that are evicted
     again and again would be progress for ever.
     """
-    times = (_find_time(run, now) for run in runs if run.gets_on(num_ended, now))
+    times = (_find_time(run, now) for run in runs if run.makes_progress(num_ended, now))
     return max((at for at in times if at is not None), default=None)
 
 

@@ -114,7 +114,7 @@ class Pod:
 
 
 def describe_fetch(pod: Pod, fetched: Fetched | None) -> str:
-    """Return that a pod fetches its model, its reported progress, and why it had to begin again."""
+    """Return in words that a pod fetches its model, its progress, and why it had to begin again."""
     far = f": {fetched.describe()}" if fetched else ""
     before = f"; it failed before: {pod.fetch.failure}" if pod.fetch.failure else ""
     return f"pod {pod.name} is fetching the model{far}{before}"
@@ -145,7 +145,7 @@ def read_pod(obj: Obj) -> Pod:
         unplaced_since=_read_refusal_time(metadata, status),
         placed_seconds=_measure(metadata.get("creationTimestamp"), find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
-        cause=None if is_ready else _name_claim(obj, diagnose(metadata["name"], status)),
+        cause=None if is_ready else _name_uri(obj, diagnose(metadata["name"], status)),
         is_running="running" in container.get("state", {}),
         running_since=parse_time((find_state(container, "running") or {}).get("startedAt")),
         failed_at=_find_end(status) if has_ended else None,
@@ -156,8 +156,8 @@ def read_pod(obj: Obj) -> Pod:
     )
 
 
-def _name_claim(obj: Obj, cause: Cause | None) -> Cause | None:
-    """Return the same with the model's folder as in the service's spec: a pod knows the mount path."""
+def _name_uri(obj: Obj, cause: Cause | None) -> Cause | None:
+    """Return the cause with the model's URI as in the spec: the pod's own message has its mount's path."""
     claims = (
         volume["persistentVolumeClaim"]["claimName"]
         for volume in obj.get("spec", {}).get("volumes", ())

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_operator.api.conditions import Reason, parse_time
-from millrace_operator.kube.kinds import DEPLOYMENT, Obj
+from millrace_operator.kube.kinds import DEPLOYMENT, Obj, ObjectId
 from millrace_operator.observed.pod_status import find_condition
 from millrace_operator.observed.pods import Pod, read_pod
-from millrace_operator.observed.snapshot import PodLoad, Snapshot
+from millrace_operator.observed.snapshot import PodLoad
 from millrace_operator.render.child import revision_name
 from millrace_operator.rollout.revision import read_hash
 from millrace_operator.rollout.surge import RevisionState
@@ -19,9 +19,10 @@ from millrace_runtime import contract
 FAILED_SECONDS = 600.0
 """For so long a failed pod counts as news. A pod that fails repeatedly has younger successors."""
 ROUTING_SECONDS = 60.0
-"""A Ready pod waits so long until all gateways know it. A stuck gateway must not stop rollouts."""
+"""A Ready pod waits at most so long until all gateways know it. A stuck gateway must not stop rollouts."""
 ROUTING_LOOK_SECONDS = 0.5
 CLOCK_SECONDS = 5.0
+"""A node's clock may be ahead of ours by so much."""
 LOST_SECONDS = 30.0
 """A pod that is being deleted counts as gone after its grace and this time, because its node may be lost."""
 
@@ -106,11 +107,12 @@ class Observed:
         return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
 
 
-def observe(snapshot: Snapshot, moment: Moment) -> Observed:
-    """Return the running replicas."""
-    read = map(read_pod, snapshot.pods)
-    pods = [_note_route(pod, snapshot.gateways.loads, moment.now) for pod in read]
-    deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
+def observe(
+    objects: Iterable[Obj], owned: Mapping[ObjectId, Obj], loads: Mapping[str, PodLoad], moment: Moment
+) -> Observed:
+    """Return the running replicas: from raw pods, the service's own children, and loads by the pods' uids."""
+    pods = [_note_route(pod, loads, moment.now) for pod in map(read_pod, objects)]
+    deployments = {read_hash(obj): obj for key, obj in owned.items() if key.kind == DEPLOYMENT.kind}
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}
     return Observed(
@@ -127,11 +129,11 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
 
 
 def _note_route(pod: Pod, loads: Mapping[str, PodLoad], now: float) -> Pod:
-    """Return the pod with whether requests reach it: a gateway notices a moment later that it is Ready."""
+    """Return the pod with `is_routable` set: gateways notice a moment later that it is Ready."""
     load = loads.get(pod.uid)
     if load is None or load.is_routable or pod.ready_since is None:
         return pod
-    age = now - pod.ready_since  # by the node's clock; a pod whose clock is ahead is not waited for
+    age = now - pod.ready_since  # by the node's clock; the plan waits for no pod whose clock is far ahead
     return replace(pod, is_routable=not 0.0 <= age + CLOCK_SECONDS <= ROUTING_SECONDS + CLOCK_SECONDS)
 
 

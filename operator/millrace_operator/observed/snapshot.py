@@ -1,8 +1,8 @@
-"""What a plan is made from: one service and its own objects, as they were seen at one moment. Pure.
+"""The input of a plan: one service and its own objects, as they were seen at one moment. Pure.
 
 A service may be deleted and created again. Garbage collection then deletes the former service's objects
-within a moment, and their names become free. So the plan waits for that, for a limited time, before it calls
-such a name a conflict.
+within a moment, and their names become free. So the plan waits for a limited time before it calls such a name
+a conflict.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,36 +11,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from millrace_fit.wording import show_bytes
+from millrace_fit.units import show_bytes
 from millrace_kubernetes.model_names import Standing
 from millrace_operator.api.conditions import Reason, parse_time
 from millrace_operator.api.model_types import ReplicaStatus
-from millrace_operator.kube.kinds import JOB, Obj
+from millrace_operator.kube.kinds import JOB, Obj, ObjectId, is_owned, object_id
 from millrace_operator.kube.node import GpuNode
-from millrace_operator.observed.gateway_key import GatewayKey
 from millrace_operator.observed.job_reports import Jobs
 from millrace_runtime import contract
 
 LEFT_OVER_SECONDS = 180.0
 """From the creation of the present service, by the API server's clock."""
-
-
-class ObjectId(NamedTuple):
-    """Names one object in the service's namespace."""
-
-    kind: str
-    name: str
-
-
-def object_id(obj: Obj) -> ObjectId:
-    """Return kind and name of a raw object."""
-    return ObjectId(obj["kind"], obj["metadata"]["name"])
-
-
-def is_owned(obj: Obj, uid: str) -> bool:
-    """Whether the controller of the object has that uid."""
-    references = obj["metadata"].get("ownerReferences", [])
-    return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
 
 
 def is_of_earlier_service(obj: Obj, service: Obj) -> bool:
@@ -106,7 +87,7 @@ class PodLoad(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What the gateways know of a service's requests at this moment."""
+    """A service's requests at the gateways at this moment."""
 
     num_open: int
     """Requests that have come and have not ended."""
@@ -171,7 +152,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Obstacles:
-    """What stood in the way of earlier writes, and who else writes the same."""
+    """The obstacles that earlier writes met, and other writers of the same objects."""
 
     conflicts: frozenset[ObjectId] = frozenset()
     """Children's names that objects of others have."""
@@ -183,9 +164,18 @@ class Obstacles:
     """Whether this leader has acted on a whole plan before, and so has met all of these."""
 
 
+class GatewayKey(NamedTuple):
+    """The public key of the gateways that a new revision gets."""
+
+    public: str | None
+    """None if there is none."""
+    fault: str = ""
+    """Why there is none, and what to do."""
+
+
 @dataclass(frozen=True)
 class GatewayReports:
-    """What the gateways report of the service at this moment, and how replicas know them."""
+    """The gateways' reports about the service now, and the key by which replicas know gateways."""
 
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
     """By the pods' uids. Empty if nobody asked them."""
@@ -196,7 +186,7 @@ class GatewayReports:
 
 @dataclass(frozen=True)
 class ModelReports:
-    """What is seen of the model on its way to the pods, and in them."""
+    """The observations of the model on its way to the pods, and in them."""
 
     claim: Claim | None = None
     """The claim of `spec.model.cache`, or the claim of a model whose revision is to be made.
@@ -206,9 +196,9 @@ class ModelReports:
     looking_since: float | None = None
     """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
     fetched: Mapping[str, Fetched] = field(default_factory=dict)
-    """How far pods are with their fetch, by name, where known."""
+    """The progress of pods that fetch it, by name, where known."""
     replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
-    """What pods compute with, by name, where known."""
+    """The device and limits of pods, by name, where known."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +223,7 @@ class NameClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """One service as the cache has it, with what is known of it beside that."""
+    """One service as the cache has it, with all other knowledge of it."""
 
     service: Obj
     children: tuple[Obj, ...] = ()
@@ -294,6 +284,6 @@ def find_left_over(service: Obj, owned: frozenset[ObjectId], now: float) -> froz
 
 
 def explain_left_over(left_over: AbstractSet[ObjectId]) -> str:
-    """Return what the plan waits for. It names one object, because each status would name fewer of them."""
+    """Return in words what the plan waits for: one object, because a list would change with each deletion."""
     kind, name = min(left_over)
     return f"an earlier InferenceService of this name left {kind} {name}; Kubernetes has to delete it first"

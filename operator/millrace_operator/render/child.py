@@ -5,7 +5,7 @@ Only our own fields are compared.
 A child is made after the objects that it needs. Without its ServiceAccount a Deployment makes no pod. Without
 its ControllerRevision, which records what its pods are, the next operator could not make the Deployment
 again. So a Deployment waits while one of them is refused or is somebody else's, and status names that one.
-Only the creation waits: an existing Deployment is scaled and corrected, whatever happens to what it needs.
+Only the creation waits: an existing Deployment is scaled and corrected even while one of these is missing.
 """
 
 import hashlib
@@ -18,8 +18,7 @@ from typing import Any
 import orjson
 
 from millrace_operator.api.quantities import parse_quantity
-from millrace_operator.kube.kinds import Kind, Obj
-from millrace_operator.observed.snapshot import ObjectId, object_id
+from millrace_operator.kube.kinds import Kind, Obj, ObjectId, object_id
 from millrace_runtime import contract
 
 APPLIED = "millrace.dev/applied"

@@ -61,7 +61,7 @@ CREDENTIALS = "/var/run/secrets/millrace.dev/model"
 _AUTHORITIES = f"{CREDENTIALS}/ca.crt"
 TERMINATION_MESSAGE = "/dev/termination-log"
 """The kubelet reads a container's last message here, unless the pod names another place."""
-_TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
+_PROGRESS_FLAGS = ("--progress-port", str(contract.PORT_PROGRESS))
 _UNSYNCED = ("--no-sync",)
 """For a pod's own folder, which is lost with the pod. Many disks are slower than the network."""
 _DISK = "ephemeral-storage"
@@ -120,8 +120,8 @@ def render_model_mounts(model: Model) -> list[dict[str, Any]]:
 def render_secret_volumes(spec: Spec) -> list[dict[str, Any]]:
     """Return the volume with the Secret of the model's source; none without one.
 
-    The volume is optional, because a pod's status does not show that a volume waits for a Secret. The
-    container's variables come from the same Secret, and for them it does.
+    The volume is optional, because a pod's status does not show that a volume waits for a Secret. It does
+    show that for the container's variables, which come from the same Secret.
     """
     credentials = spec.model.credentials
     if credentials is None:
@@ -179,7 +179,7 @@ def _render_writer(
 ) -> dict[str, Any]:
     pinned = [] if model is None or model.revision is None else ["--revision", model.revision]
     return {
-        **_render_container(settings, spec, ["--to", folder, *pinned, *_TELLING, *more]),
+        **_render_container(settings, spec, ["--to", folder, *pinned, *_PROGRESS_FLAGS, *more]),
         "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
         "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}, *_render_secret_mounts(spec)],
     }

@@ -185,8 +185,8 @@ def _render_targets(settings: RenderSettings, spec: Spec) -> list[str]:
 def _render_gateway_keys(service: Obj, keys: Sequence[str]) -> list[str]:
     """Return the arguments by which a replica verifies gateways.
 
-    An engine of another version gets them too. If it does not know them it does not start, and so no replica
-    is open to all that was to be closed.
+    An engine of another version gets them too. If it does not know them it does not start: no replica of a
+    service with keys ever answers a client without one.
     """
     if not keys:
         return []
@@ -206,7 +206,7 @@ def _count_workers(spec: Spec) -> int:
 
 
 def _shares_memory(spec: Spec) -> bool:
-    """Whether workers on GPUs meet in /dev/shm, of which a container otherwise has 64 MiB."""
+    """Whether workers on GPUs share /dev/shm, for which a container's own 64 MiB are too few."""
     return _count_workers(spec) > 1 and (has_gpu(spec.resources.limits) or bool(spec.pod.resource_claims))
 
 
@@ -226,10 +226,11 @@ def _render_resources(spec: Spec) -> dict[str, Any]:
 
 
 def _render_probes(*, is_own_version: bool) -> dict[str, Any]:
-    """The startup probe's answer waits until the replica is ready, so that it serves at once.
+    """Return the three probes.
 
-    The others ask the supervisor, which answers beside any load. In an engine of another version it may know
-    `/livez` alone.
+    A replica answers the startup probe at the moment when it is ready, so that it serves at once. Its
+    supervisor answers the others under any load. The supervisor of another version may know only `/livez`, so
+    the readiness probe asks the HTTP port there.
     """
     port = contract.PORT_LIVE if is_own_version else contract.PORT_HTTP
     started = {"path": contract.PATH_STARTED, "port": contract.PORT_HTTP}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millrace_operator.api.default_access import DefaultAccess
+from millrace_operator.api.access_types import DefaultAccess
 from millrace_operator.api.prices import Prices
 from millrace_operator.api.types import VERSION_MAX_LENGTH, VERSION_PATTERN
 
@@ -54,7 +54,7 @@ class RenderSettings:
     """When the nodes pull the replicas' image."""
 
     access: DefaultAccess = field(default_factory=DefaultAccess)
-    """Who may use a service that does not say it, and where the gateway may read keys."""
+    """The default of `spec.access`, and the namespaces where the gateway may read keys."""
 
     prices: Prices = field(default_factory=Prices)
     """The price of a replica's resources for an hour, if a service names none."""

@@ -98,7 +98,7 @@ def _render_record(revision: Revision) -> Obj:
     return record if revision.cached is None else {**record, "cache": revision.cached.render()}
 
 
-def render_disruption_budget(service: Obj, placed: int, *, holds_last: bool = False) -> Obj:
+def render_disruption_budget(service: Obj, placed: int, *, holds_last: bool) -> Obj:
     """Return the budget over the replicas of all revisions: at least all but one have to serve.
 
     `placed` are the desired replicas without those that wait in vain for a node, or whose pods are refused.

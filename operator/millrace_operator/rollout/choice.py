@@ -19,9 +19,8 @@ from millrace_operator.rollout.surge import RevisionState
 
 WORDS_LENGTH = 1024
 TURN_SECONDS = 60.0
-"""The operator's turn takes no time of the deadline. Status records it after at most this much of it.
-
-For a short deadline it is half of that: otherwise the whole turn would count at once when it ends.
+"""While the operator has to act next (its turn), the deadline stands still. Status records the time so often,
+and for a short deadline at each half of it. Otherwise the end of a long turn would make the rollout late.
 """
 LEAST_TURN_SECONDS = 2.0
 
@@ -78,9 +77,9 @@ class Progress:
         since = rollout.get("progressedAt", started)
         # While a canary serves, no deadline runs, and no status is written each minute for days.
         is_turn = _is_operators_turn(state) and not (canary is not None and canary.is_serving)
-        turn, taken = _turn_seconds(deadline), now - (parse_time(since) or 0.0)
+        turn, taken = _find_turn_seconds(deadline), now - (parse_time(since) or 0.0)
         is_ours = is_turn and taken >= turn
-        has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
+        has_moved = state.num_ready > before or _has_canary_ended(rollout.get("canary", {}), canary)
         is_noted = has_moved or is_ours
         progressed = stamp if is_noted else since
         noted_after = (turn if is_noted else turn - taken) if is_turn else None
@@ -119,13 +118,13 @@ class Progress:
         }
 
 
-def _has_turned(before: Mapping[str, Any], canary: Canary | None) -> bool:
-    """Whether a canary that served no longer does: its owner took the time, not the revision."""
+def _has_canary_ended(before: Mapping[str, Any], canary: Canary | None) -> bool:
+    """Whether a canary has ended its service: that time was its owner's and not the revision's."""
     was_serving = "readyAt" in before and "promotedAt" not in before
     return was_serving and not (canary is not None and canary.is_serving)
 
 
-def _turn_seconds(deadline: float) -> float:
+def _find_turn_seconds(deadline: float) -> float:
     """Return how much of the operator's turn may pass before status records it."""
     return min(TURN_SECONDS, max(LEAST_TURN_SECONDS, deadline / 2))
 
@@ -157,7 +156,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Trial:
-    """How a revision is tried, and what is known of it."""
+    """How a revision is tried, and the state of that trial."""
 
     deadline: float
     """For how many seconds it may go on without progress."""
@@ -228,7 +227,7 @@ def find_action(service: Obj, revision: str) -> Action | None:
 
 
 def find_spent_order(service: Obj, revision: str, *, is_given_up: bool) -> str | None:
-    """Return the order in the annotation if it is over. `revision` is the one that the spec asks for."""
+    """Return the annotation's order if it is over. `revision` is the one that the spec asks for."""
     try:
         order = find_order(service)
     except OrderError:

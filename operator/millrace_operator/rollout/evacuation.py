@@ -59,14 +59,15 @@ def plan_evacuation(
     departures: Mapping[str, str],
     *,
     start_seconds: float,
-    since: float | None = None,
-    refused: Container[str] = (),
+    since: float | None,
+    refused: Container[str],
 ) -> Evacuation:
     """Return what to do about replicas on nodes that are being emptied.
 
     A replacement may take `start_seconds` after its creation before a drain goes on without it. Without a
     replacement they count from `since`, the time of the first request; None means now. `refused` are the
-    kinds of refused objects: without marks the replacement would leave, and not the replica on the node.
+    kinds of the objects that the API server refuses: without marks the replacement would leave first, and not
+    the replica on the node.
     """
     pods = observed.pods_of(revision)
     leaving = tuple(pod for pod in pods if pod.leaves_with(departures) and pod.is_serving)

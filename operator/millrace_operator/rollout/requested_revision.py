@@ -14,7 +14,15 @@ from millrace_operator.api.annotations import Refresh
 from millrace_operator.api.conditions import Reason, find_condition
 from millrace_operator.api.model_uri import can_change, is_fetched, is_looked_at
 from millrace_operator.api.types import Spec
-from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, Obj
+from millrace_operator.kube.kinds import (
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+    JOB,
+    Obj,
+    ObjectId,
+    is_owned,
+    object_id,
+)
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel, find_place
@@ -28,7 +36,7 @@ from millrace_operator.model.pending_revision import (
     is_begun,
 )
 from millrace_operator.observed.pods import read_pod
-from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
+from millrace_operator.observed.snapshot import Snapshot
 from millrace_operator.render.child import revision_name
 from millrace_operator.render.model_source import find_claim
 from millrace_operator.render.pod_template import render_pod_template

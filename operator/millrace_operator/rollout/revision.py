@@ -58,7 +58,7 @@ def revision_inputs(spec: Spec) -> Inputs:
 
 
 def refresh_inputs(inputs: Inputs, text: str) -> Inputs:
-    """Return the inputs of a revision for which the model's source is asked again."""
+    """Return the inputs of a revision for which a Job asks the model's source again."""
     return {**inputs, "model": {**inputs["model"], REFRESH: text}}
 
 

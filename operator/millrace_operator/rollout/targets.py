@@ -23,9 +23,7 @@ from millrace_operator.rollout.choice import (
 )
 from millrace_operator.rollout.evacuation import Evacuation, plan_evacuation
 from millrace_operator.rollout.requested_revision import Known
-from millrace_operator.rollout.revision import (
-    Revision,
-)
+from millrace_operator.rollout.revision import Revision
 from millrace_operator.rollout.surge import Method, Step, plan_rollout, read_method
 from millrace_operator.scaling.count import Count
 

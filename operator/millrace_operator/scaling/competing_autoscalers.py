@@ -6,8 +6,8 @@ It and the operator would undo each other's counts for ever, and nothing in the 
 from collections.abc import Iterable
 
 from millrace_operator.api.conditions import Reason
-from millrace_operator.kube.kinds import DEPLOYMENT, Obj
-from millrace_operator.observed.snapshot import ObjectId, Rival, object_id
+from millrace_operator.kube.kinds import DEPLOYMENT, Obj, ObjectId, object_id
+from millrace_operator.observed.snapshot import Rival
 from millrace_operator.render.child import APPLIED
 from millrace_operator.status.causes import Cause
 

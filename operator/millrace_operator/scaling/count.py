@@ -11,7 +11,7 @@ from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.api.status_lines import NUM_CHANGES, WORDS_LENGTH, pick_load, read_changes
 from millrace_operator.api.types import Spec
 from millrace_operator.observed.snapshot import Advice
-from millrace_operator.scaling.rest import AWAKE, Rest
+from millrace_operator.scaling.rest import Rest
 
 PINNED = "Pinned"
 IDLE = "Idle"
@@ -27,9 +27,9 @@ class Change(Enum):
     """The kind of a change of `status.scaling`."""
 
     FIGURES = auto()
-    """Nothing but figures in the text."""
+    """Only figures in the text."""
     WORDS = auto()
-    """Nothing but the autoscaler's reason or binding, or a recommendation that nobody follows."""
+    """Only the autoscaler's reason or binding, or a recommendation that nobody follows."""
     COUNT = auto()
     """A count, the mode, or the decider: the autoscaler, a pin, the bounds or the spec."""
 
@@ -61,7 +61,7 @@ def choose_count(
     *,
     running: int,
     now: float,
-    rest: Rest = AWAKE,
+    rest: Rest,
 ) -> Count:
     """Return the count for this mode. `old` is the old `status.scaling`, empty at first.
 
@@ -147,7 +147,7 @@ def _obey_spec(spec: Spec, before: int) -> dict[str, Any]:
 
 
 def _obey_pin(spec: Spec, old: dict[str, Any], advice: Advice | None, pin: Pin) -> dict[str, Any]:
-    """The pinned count, and beside it the count for the load."""
+    """Return the pinned count, and beside it the count for the load."""
     wanted = _want(spec, advice) if advice else old.get("recommendedReplicas")
     beside = {} if wanted is None else {"recommendedReplicas": wanted}
     beside_text = "" if wanted is None else f"; the autoscaler would have {wanted}"
@@ -191,7 +191,7 @@ def _rest(spec: Spec, old: dict[str, Any], new: dict[str, Any], rest: Rest, now:
 
 
 def _want(spec: Spec, advice: Advice) -> int:
-    """The count for the present load, within the bounds."""
+    """Return the count for the present load, within the bounds."""
     return _bound(spec, advice.desired if advice.wanted is None else advice.wanted)
 
 

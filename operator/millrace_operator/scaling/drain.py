@@ -129,7 +129,7 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic)
     if count >= current:
         may_unmark = len(pods) <= count and not traffic.is_mark_refused
         return Shrink(count, tuple(map(_unmark, marked)) if may_unmark else ())
-    is_unconditional = count == 0 and not traffic.is_resting  # somebody asks for none, whatever requests come
+    is_unconditional = count == 0 and not traffic.is_resting  # somebody asks for none, even if requests come
     if is_unconditional or traffic.is_mark_refused:
         return Shrink(count)  # each finishes its requests
     # Two stable sorts: the idlest first, and the youngest of equally idle ones.
@@ -162,7 +162,7 @@ def _mark(pod: Pod, traffic: Traffic) -> Mark:
 
 
 def _mark_done(pod: Pod) -> Mark:
-    return Mark(pod, {DELETION_COST: DONE_COST}, "it has no requests that are waited for")
+    return Mark(pod, {DELETION_COST: DONE_COST}, "no request keeps it any longer")
 
 
 def _unmark(pod: Pod) -> Mark:

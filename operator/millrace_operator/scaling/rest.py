@@ -27,9 +27,6 @@ class Rest:
         return self.idle_since is not None and now >= self.idle_since + seconds
 
 
-AWAKE = Rest(is_asked=False, idle_since=None)
-
-
 def find_rest(demand: Demand, status: dict[str, Any], observed: Observed, start_seconds: float) -> Rest:
     """Return the gateways' report, counted from the time when a replica could have answered.
 

@@ -1,1 +1,1 @@
-"""What a service's status and Events say: causes, conditions, figures. Pure."""
+"""A service's status and Events: causes, conditions, figures. Pure."""

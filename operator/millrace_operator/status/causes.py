@@ -43,7 +43,7 @@ class Cause:
 
 
 def explain_refusal(kind: str, name: str, message: str) -> Cause:
-    """Return that the API server refuses a child, in its own words."""
+    """Return the cause that the API server refuses a child, in the server's own words."""
     return Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
 
 
@@ -59,7 +59,7 @@ def _find_causes(name: str, status: dict[str, Any], *, is_asking: bool) -> Itera
     container = find_container(status)
     yield from _find_failure(status)
     yield from _find_refusal(name, status)
-    limit = "spec.resources.limits.memory" if container else "a Job of the operator's may"
+    limit = "spec.resources.limits.memory" if container else "the operator's Jobs may use"
     if is_asking or not read_fetch(status).is_running:
         yield from _find_fetch_failure(name, find_fetcher(status), limit)
     yield from _find_obstacle(f"pod {name}", container)
@@ -151,8 +151,8 @@ def _find_failed_probe(name: str, status: dict[str, Any], container: dict[str, A
 
 
 def _explain_unready(name: str, status: dict[str, Any]) -> Cause:
-    """Return that a pod is not Ready although its probe succeeds, as the pods of a lost node."""
-    words = _quote_ready(status) or "; if that stays so, its node is not heard from"
+    """Return the cause of a pod that is not Ready although its probe succeeds, as on a lost node."""
+    words = _quote_ready(status) or "; if that lasts, its node does not report"
     return Cause(
         Reason.NOT_READY, f"pod {name} runs, and its readiness probe succeeds, but it is not Ready{words}"
     )
@@ -209,28 +209,29 @@ def _explain_bad_model(name: str, last_line: str, said: str) -> Cause:
 
 
 def _describe_memory_kill(ended: dict[str, Any], restarts: int) -> str:
-    return f"OOMKilled, exit status {ended.get('exitCode')}, {_restarts(restarts)}"
+    return f"OOMKilled, exit status {ended.get('exitCode')}, {_describe_restarts(restarts)}"
 
 
 def _describe_kill(last_line: str, restarts: int) -> str:
-    """Return what is known of a kill. The pod does not say who sent the signal; its Events may."""
+    """Return a kill in words. The pod's status does not name the sender of the signal; its Events may."""
+    exit_words = f"SIGKILL, exit status {_KILLED}, {_describe_restarts(restarts)}"
     return (
-        f"was killed (SIGKILL, exit status {_KILLED}, {_restarts(restarts)}), and nothing says that it was "
-        "for its memory limit: probably its startup or liveness probe failed and its grace ended, or its "
-        f"node ran out of memory. The pod's Events say which{_quote_last_line(last_line)}"
+        f"was killed ({exit_words}), and nothing says that it was for its memory limit: probably its startup "
+        "or liveness probe failed and its grace ended, or its node ran out of memory. The pod's Events say "
+        f"which{_quote_last_line(last_line)}"
     )
 
 
 def _describe_end(ended: dict[str, Any], restarts: int) -> str:
     code, last_line = ended.get("exitCode"), read_last_line(ended)
     said = f": {last_line}" if last_line else f" with exit status {code}"
-    return f"{said} (exit status {code}, {_restarts(restarts)})"
+    return f"{said} (exit status {code}, {_describe_restarts(restarts)})"
 
 
 def _quote_last_line(line: str) -> str:
     return f". Its last line: {line}" if line else ""
 
 
-def _restarts(count: int) -> str:
+def _describe_restarts(count: int) -> str:
     """Return the number of restarts roughly. An exact count would write the status at every restart."""
     return "first time" if count < 2 else "again and again"

@@ -1,11 +1,11 @@
 """Which transitions of a service become Events, and which Event records each of them. Pure.
 
-The transitions are those from the old status to the new one. So neither time nor a new leader repeats an
-Event.
+A transition is a difference between the old status and the new one. So neither time nor a new leader repeats
+an Event.
 
 The same words again raise the Event's count. A service gets at most MOST_SIMILAR Events of one reason in
 SPAN_SECONDS; further ones raise the count of a combined Event, so that a rollout which goes back and forth
-does not bury all else. client-go's correlator does the same (tools/record/events_cache.go), with these
+hides no other Event. client-go's correlator does the same (tools/record/events_cache.go), with these
 figures.
 """
 
@@ -48,7 +48,7 @@ def find_notes(old: Status, new: Status) -> Iterator[Note]:
 
 
 def _note_rollback(old: Status, new: Status) -> Iterator[Note]:
-    """Record a rollback when it is decided: the trouble of the failed pods may last longer."""
+    """Yield a rollback when it is decided: the trouble of the failed pods may last longer."""
     rejected, model = new.get("rejectedRevision"), find_condition(new, "ModelReady")
     if rejected and model and rejected != old.get("rejectedRevision"):
         yield Note(Reason.ROLLED_BACK, model["message"], is_warning=True)
@@ -69,21 +69,21 @@ def _note_ready(old: Status, new: Status) -> Iterator[Note]:
 
 
 def _note_access(old: Status, new: Status) -> Iterator[Note]:
-    """Record that clients fail from now on: another namespace claims the name, or keys can't be read."""
+    """Yield that clients fail from now on: another namespace claims the name, or keys can't be read."""
     before, after = (find_condition(status, "AccessReady") or {} for status in (old, new))
     if after.get("status") == "False" != before.get("status"):
         yield Note(after["reason"], after["message"], is_warning=True)
 
 
 def _note_removed_fields(old: Status, new: Status) -> Iterator[Note]:
-    """Record that the manifest has fields without an effect, once for each set of them."""
+    """Yield that the manifest has fields without an effect, once for each set of them."""
     before, after = (find_condition(status, "SpecCurrent") or {} for status in (old, new))
     if after and after["message"] != before.get("message"):
         yield Note(after["reason"], after["message"], is_warning=True)
 
 
 def _note_canary(old: Status, new: Status) -> Iterator[Note]:
-    """Record the begin of a canary, and its promotion, from `status.rollout`."""
+    """Yield the beginning of a canary, and its promotion, from `status.rollout`."""
     revision, canary = new.get("revision"), new.get("canary")
     if canary is None:
         return
@@ -103,7 +103,7 @@ def _note_wait(old: Status, new: Status) -> Iterator[Note]:
 
 
 def _note_rollout(old: Status, new: Status) -> Iterator[Note]:
-    """Record that a revision has taken over. The first revision only becomes ready."""
+    """Yield that a revision has taken over. The first revision only becomes ready."""
     before, after = old.get("currentRevision"), new.get("currentRevision")
     if before and after and before != after:
         desired = new["scaling"]["desiredReplicas"]

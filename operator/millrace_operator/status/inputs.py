@@ -8,13 +8,13 @@ from typing import Any
 from millrace_operator.api.conditions import Reason
 from millrace_operator.api.model_uri import is_fetched
 from millrace_operator.api.types import Spec
-from millrace_operator.kube.kinds import JOB, POD
+from millrace_operator.kube.kinds import JOB, POD, ObjectId
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import explain_shortage
 from millrace_operator.model.pending_revision import Pending, is_begun
 from millrace_operator.observed.pods import Pod
 from millrace_operator.observed.revisions import Observed
-from millrace_operator.observed.snapshot import ObjectId, Snapshot
+from millrace_operator.observed.snapshot import Snapshot
 from millrace_operator.render.child import revision_name
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.rollout.surge import Method

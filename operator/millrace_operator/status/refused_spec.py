@@ -1,6 +1,6 @@
 """The status of a service whose spec cannot be read or served. Pure.
 
-The operator does not follow such an edit. So only the conditions that say so have its generation, and
+The operator does not follow such an edit. So only the conditions that report this have its generation, and
 `kubectl wait` for any other condition keeps waiting. Replicas stay, and status reports their state without
 the spec.
 """

@@ -1,6 +1,6 @@
 """The conditions of a rollout: Progressing and UpToDate. Pure.
 
-UpToDate says in one word whether all is there that the spec asks for.
+UpToDate says whether the service has everything that its spec asks for.
 """
 
 from dataclasses import replace
@@ -50,21 +50,21 @@ WAIT_SECONDS = 5.0
 """Status reports no replica that leaves sooner, which saves a write. Meanwhile the plan looks each second."""
 
 
-def progressing(inputs: StatusInputs) -> Truth:
+def judge_progressing(inputs: StatusInputs) -> Truth:
     """Return the condition Progressing."""
-    truth = _wait_for_names(inputs) or _wait_for_revision(inputs) or _progress(inputs)
+    truth = _wait_for_names(inputs) or _wait_for_revision(inputs) or _judge_progress(inputs)
     return replace(truth, message=truth.message + _explain_order(inputs))
 
 
 def _wait_for_names(inputs: StatusInputs) -> Truth | None:
-    """Return that an earlier service's objects have to go first; None if there are none."""
+    """Return the wait for an earlier service's objects, which have to go first; None if there are none."""
     if not inputs.names.left_over:
         return None
     return Truth("Progressing", True, Reason.STARTING, explain_left_over(inputs.names.left_over))
 
 
 def _wait_for_revision(inputs: StatusInputs) -> Truth | None:
-    """Return that the revision of the spec is not made; None if it is.
+    """Return the wait for the revision that the spec asks for; None if it is made.
 
     The condition is True even if somebody has to fix something first. For a client that waits for False, an
     edit that nobody applied would look finished, and a model starts by itself once it has room.
@@ -79,7 +79,7 @@ def _wait_for_revision(inputs: StatusInputs) -> Truth | None:
     return Truth("Progressing", True, pending.reason, pending.describe())
 
 
-def _progress(inputs: StatusInputs) -> Truth:
+def _judge_progress(inputs: StatusInputs) -> Truth:
     state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
     if inputs.is_late:
         text = f"revision {inputs.revision} made no progress for {inputs.spec.rollout.progress_deadline}"
@@ -87,35 +87,41 @@ def _progress(inputs: StatusInputs) -> Truth:
         # this.
         return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
     if inputs.rollout():
-        return _rolling_out(inputs)
+        return _judge_rollout(inputs)
     evacuation = inputs.targets.evacuation
     if evacuation.pods:
-        text = evacuation.describe() + (_homeless(inputs) or _coming(inputs)) + _leaving(inputs)
+        text = (
+            evacuation.describe()
+            + (_describe_homeless(inputs) or _describe_coming(inputs))
+            + _describe_leaving(inputs)
+        )
         return Truth("Progressing", True, Reason.REPLACING, text)
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
         text = count_replicas(state.num_ready, desired, "are ready")
-        return Truth("Progressing", True, Reason.SCALING, text + _homeless(inputs) + _leaving(inputs))
+        return Truth(
+            "Progressing", True, Reason.SCALING, text + _describe_homeless(inputs) + _describe_leaving(inputs)
+        )
     if inputs.targets.choice.rejected:
         text = f"revision {inputs.revision} serves, because {inputs.targets.choice.asked} was given up"
         return Truth("Progressing", False, Reason.ROLLED_BACK, text)
     return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
 
 
-def _homeless(inputs: StatusInputs) -> str:
+def _describe_homeless(inputs: StatusInputs) -> str:
     """Return the first pod that waits for room, in words after a semicolon; empty without one."""
     pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
     causes = (inputs.find_cause(pod) for pod in pods if pod.unplaced is not None)
     return next((f"; {cause.message}" for cause in causes if cause), "")
 
 
-def _coming(inputs: StatusInputs) -> str:
+def _describe_coming(inputs: StatusInputs) -> str:
     """Return the pod that replaces one on a node that is being emptied; empty without one."""
     nodes = inputs.targets.evacuation.departures or {}
     names = [pod.name for pod in inputs.observed.pods if not (pod.is_ready or pod.leaves_with(nodes))]
     return f"; pod {min(names)} takes its place once it is Ready" if names else ""
 
 
-def _leaving(inputs: StatusInputs) -> str:
+def _describe_leaving(inputs: StatusInputs) -> str:
     """Return which replica finishes its requests and leaves, and by when; empty for a quick end."""
     leaving = {pod.name: pod.leaving_since for pod in inputs.observed.pods if pod.leaving_since is not None}
     if not leaving or inputs.now < min(leaving.values()) + WAIT_SECONDS:
@@ -126,14 +132,14 @@ def _leaving(inputs: StatusInputs) -> str:
     return f"; pod {first} finishes its requests and goes by {ends_by}{others}"
 
 
-def _rolling_out(inputs: StatusInputs) -> Truth:
+def _judge_rollout(inputs: StatusInputs) -> Truth:
     revision, desired, canary = inputs.revision, inputs.count.desired, inputs.targets.progress.canary
     num_ready = inputs.observed.state(revision).num_ready
     if canary is None or not canary.is_serving:
         most = desired if canary is None or canary.most is None else canary.most
         text = f"revision {revision} has {num_ready} of {most} replicas ready"
         text += "" if canary is None or canary.most is None else " as a canary"
-        return Truth("Progressing", True, Reason.ROLLING_OUT, text + _homeless(inputs))
+        return Truth("Progressing", True, Reason.ROLLING_OUT, text + _describe_homeless(inputs))
     text = f"{num_ready} of {canary.replicas} replicas of revision {revision} serve as a canary"
     if len(inputs.targets.step.counts) > 1:
         text += f" beside revision {inputs.current_revision}"

@@ -1,7 +1,7 @@
 """The conditions of the count: ScalingActive and ObjectivesMet. Pure.
 
-ScalingActive says whether the operator decides the count, or why not. ObjectivesMet speaks of the objectives
-in the spec, and of what is measured now.
+ScalingActive says whether the operator decides the count, or why not. ObjectivesMet compares the objectives
+in the spec with the latest measurements.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,7 @@ from typing import Any
 from millrace_operator.api.conditions import Reason, Truth, find_condition
 from millrace_operator.api.quantities import render_number
 from millrace_operator.api.scaling_types import ScalingMode
-from millrace_operator.api.status_lines import (
-    read_objectives,
-)
+from millrace_operator.api.status_lines import read_objectives
 from millrace_operator.api.types import Spec
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.status.inputs import StatusInputs
@@ -69,10 +67,10 @@ def judge_objectives(inputs: StatusInputs) -> Truth | None:
         return _UNMEASURED
     if advice is None or advice.is_starting:
         return find_previous_truth(inputs.old, OBJECTIVES_MET) or _UNDECIDED
-    return _read(advice)
+    return _judge_measured(advice)
 
 
-def _read(advice: Advice) -> Truth:
+def _judge_measured(advice: Advice) -> Truth:
     if advice.are_objectives_met is None:
         reason = Reason.SIGNALS_MISSING if advice.is_held else Reason.TOO_FEW_REQUESTS
         return Truth(OBJECTIVES_MET, None, reason, advice.objectives_message)

@@ -32,7 +32,7 @@ PERIOD_SECONDS = 600.0
 URGENT_PERIOD_SECONDS = 60.0
 LEAST_MOVE = 0.1
 PASSING = frozenset({"observedAt", "startingSince", "since", "samples", "learning"})
-"""Fields that always change, without a meaning."""
+"""Fields whose change alone is no news."""
 KEPT = (
     "observedAt",
     "arrivalsPerSecond",
@@ -43,10 +43,10 @@ KEPT = (
     "waiting",
     "futileSteps",
 )
-"""Figures that status has unchanged."""
+"""Figures that status has as the autoscaler gives them."""
 STATES = ("starting", "failing", "unschedulable")
 RESTLESS = frozenset({"ObjectivesMet", "ScalingActive", "UpToDate"})
-"""Conditions of the last tick. UpToDate is one if it is True before and after."""
+"""Conditions that may change with every tick. UpToDate counts among them while its status stays."""
 
 
 class Scaling(NamedTuple):
@@ -143,14 +143,14 @@ def _describe_learning(model: Json | None) -> str | None:
     return f"{samples} samples so far" if error is None else f"{100 * error:.0f}% off after {samples} samples"
 
 
-def spread(evidence: Json) -> Json:
+def read_latencies(evidence: Json) -> Json:
     """Return the figures of status with those of the objectives."""
     return {**evidence, "latencies": read_objectives(evidence.get("latencies", []))}
 
 
 def has_moved(before: Json, after: Json) -> bool:
     """Whether a figure of status differs by more than a tenth, or a word differs."""
-    return _has_moved(spread(before), spread(after))
+    return _has_moved(read_latencies(before), read_latencies(after))
 
 
 def _has_moved(before: Any, after: Any) -> bool:
@@ -204,7 +204,7 @@ def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
 
 def _date_states(figures: Json, before: Json | None) -> list[Json]:
     """Return the objectives, each with the time since when it is in its state."""
-    known = {_identify(objective): objective for objective in spread(before or {})["latencies"]}
+    known = {_identify(objective): objective for objective in read_latencies(before or {})["latencies"]}
     dated = []
     for objective in figures.get("objectives", []):
         former = known.get(_identify(objective), {})

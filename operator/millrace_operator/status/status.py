@@ -22,14 +22,12 @@ from millrace_operator.status.conditions import list_truths
 from millrace_operator.status.cost import Bill, Fleet, draw_bill, find_prices
 from millrace_operator.status.inputs import StatusInputs
 from millrace_operator.status.model_status import describe_model
-from millrace_operator.status.rollout_conditions import (
-    count_replicas,
-)
+from millrace_operator.status.rollout_conditions import count_replicas
 from millrace_operator.status.scaling_status import Scaling, gather_figures, refresh_scaling
 
 Json = dict[str, Any]
 PAUSE_SECONDS = 4.0
-"""With the second that events wait for others, a pod's own words are in status within 5 s."""
+"""A pod's own words are in status within 5 s: this pause, and one second in the queue."""
 MET_BY_WRITES = frozenset({Reason.CONFLICT, Reason.CHILD_REFUSED})
 
 
@@ -41,7 +39,7 @@ class FullStatus(NamedTuple):
     """Seconds from now."""
     has_only_new_words: bool = False
     has_only_new_time: bool = False
-    """Whether nothing but the rollout's time is new: the operator's turn is recorded."""
+    """Whether only the rollout's time is new, which records the operator's turn."""
     is_inherited: bool = False
     """Whether it repeats conditions of the previous leader."""
 

@@ -14,7 +14,7 @@ from millrace_fetch.errors import FetchError, SourceError, UsageError
 from millrace_fetch.plan.uri import LOCAL, WRITABLE, Order, parse_uri, pin
 from millrace_fetch.store.folder import find_whole
 from millrace_fetch.store.marker import Marker
-from millrace_fit.wording import show_bytes
+from millrace_fit.units import show_bytes
 from millrace_runtime.listener import parse_port
 
 VARIABLES = ("SSL_CERT_FILE", "AWS_CA_BUNDLE")
@@ -55,12 +55,12 @@ def obey(flags: argparse.Namespace) -> str:
     """Do what the flags ask for, and return the line for stdout. Raises FetchError."""
     folder = None if flags.resolve is None else find_folder(flags)
     if folder is not None:
-        from millrace_fetch.cli.local_look import look  # noqa: PLC0415  a fetch parses no models
+        from millrace_fetch.cli.local_model import resolve_folder  # noqa: PLC0415  a fetch parses no models
 
-        return look(folder, flags.resolve)
+        return resolve_folder(folder, flags.resolve)
     order = read_order(flags)
     with trusting(flags.ca_file):
-        return act(order, flags)
+        return fetch_or_resolve(order, flags)
 
 
 def find_folder(flags: argparse.Namespace) -> Path | None:
@@ -87,18 +87,18 @@ def read_order(flags: argparse.Namespace) -> Order:
     return pin(order)
 
 
-def act(order: Order, flags: argparse.Namespace) -> str:
+def fetch_or_resolve(order: Order, flags: argparse.Namespace) -> str:
     """Fetch or resolve a model, and return the line for stdout. Raises FetchError."""
     is_look = flags.resolve is not None
     marker = None if is_look else find_whole(order)
     if marker is not None:
         return describe(order, marker, has_fetched=False)
     try:  # only here: a pod that finds its model on the node does not need these libraries
-        from millrace_fetch.cli.runner import ask, run  # noqa: PLC0415
+        from millrace_fetch.cli.runner import resolve_remote, run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error
     if is_look:
-        return ask(order, flags.resolve)
+        return resolve_remote(order, flags.resolve)
     outcome = run(order, flags.progress_port)
     return describe(order, outcome.marker, has_fetched=outcome.has_fetched)
 
@@ -170,7 +170,7 @@ def _fail(reason: str, status: int) -> int:
 
 @contextmanager
 def trusting(more: Path | None) -> Iterator[None]:
-    """Also trust the authorities in this PEM file while entered. A file that does not exist changes nothing.
+    """Also trust the authorities in this PEM file while entered; a missing file changes nothing.
 
     Raises SourceError if it has no certificates.
     """

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Self, TextIO
 
-from millrace_fetch.progress import Watch, show_seconds
-from millrace_fit.wording import show_bytes
+from millrace_fetch.progress import Watch
+from millrace_fit.units import show_bytes, show_seconds
 from millrace_runtime import contract
 from millrace_runtime.listener import open_listener
 
@@ -54,10 +54,9 @@ class Meter:
 class Lines:
     """Shows progress as lines, for a pod's log."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._clock = clock
-        self._meter = Meter(0, 0, clock())
+        self._meter = Meter(0, 0, monotonic())
 
     def __enter__(self) -> Self:
         return self
@@ -67,14 +66,14 @@ class Lines:
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Write the size of the fetch."""
-        self._meter = Meter(total_bytes, done_bytes, self._clock())
+        self._meter = Meter(total_bytes, done_bytes, monotonic())
         there = f", {show_bytes(done_bytes)} of them are on the disk" if done_bytes else ""
         size = "files, not all of a known size" if total_bytes is None else show_bytes(total_bytes)
         self.say(f"fetching {size}{there}")
 
     def advance(self, num_bytes: int) -> None:
         """Count, and write a line when one is due."""
-        if line := self._meter.advance(num_bytes, self._clock()):
+        if line := self._meter.advance(num_bytes, monotonic()):
             self.say(line)
 
     def say(self, text: str) -> None:
@@ -105,7 +104,7 @@ class Tally:
         self._watch.advance(num_bytes)
 
     def say(self, text: str) -> None:
-        """Pass it on."""
+        """Pass the text on."""
         self._watch.say(text)
 
     def render(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ from millrace_fetch.fetch import Outcome, fetch, open_source
 from millrace_fetch.plan.uri import Order
 from millrace_fetch.progress import Watch
 from millrace_fetch.sources.source import Source
-from millrace_fit.wording import show_bytes
+from millrace_fit.units import show_bytes
 from millrace_runtime.listener import read_bind_address
 
 LIMIT_SECONDS = 4500.0
@@ -29,14 +29,15 @@ EXIT_STUCK = 1
 Result = TypeVar("Result")
 
 
-def ask(order: Order, path: Path) -> str:
+def resolve_remote(order: Order, path: Path) -> str:
     """Resolve a model at its source into a JSON file, and return a summary line."""
-    from millrace_fetch.cli.local_look import write  # noqa: PLC0415
-    from millrace_fetch.cli.resolve import resolve  # noqa: PLC0415
+    from millrace_fetch.cli.local_model import write_resolved  # noqa: PLC0415
+    from millrace_fetch.cli.remote_model import resolve  # noqa: PLC0415
 
     with Lines(sys.stderr) as watch:
         found = asyncio.run(_run_until_sigterm(resolve(order, open_source(order), watch.say)))
-    write(found, path)
+    write_resolved(found, path)
+
     if found.facts is not None and found.facts.fault is not None:
         return f"{order.uri} has revision {found.revision}, which no replica can serve: {found.facts.fault}"
     size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
@@ -127,6 +128,6 @@ class Alarm:
         self._watch.advance(num_bytes)
 
     def say(self, text: str) -> None:
-        """Reset the time without progress, and pass the text on: a retry is due, or a Retry-After."""
+        """Reset the time without progress, and pass the text on: it may announce a long Retry-After."""
         self._waited_seconds = 0.0
         self._watch.say(text)

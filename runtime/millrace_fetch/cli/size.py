@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from millrace_fetch.cli.local_look import read_local_head
+from millrace_fetch.cli.local_model import read_local_head
 from millrace_fetch.cli.size_request import DESCRIPTION, Question, add_arguments, read_question
 from millrace_fetch.errors import FetchError, UsageError
 from millrace_fetch.plan.head import ModelHead, describe_head
@@ -29,7 +29,7 @@ class Report(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    """Print the memory that a model needs. Returns 0 if it fits, 1 if not, 2 for bad usage."""
+    """Print the memory that a model needs. Returns 0 if it fits, 2 for bad usage, 130 if stopped; else 1."""
     parser = argparse.ArgumentParser(prog="millrace size", description=DESCRIPTION)
     add_arguments(parser)
     flags = parser.parse_args(argv)
@@ -85,7 +85,7 @@ def read_head(uri: str) -> ModelHead:
 def _fetch(uri: str) -> ModelHead:
     parsed = parse_uri(uri)
     try:  # a local folder needs none of these libraries
-        from millrace_fetch.cli.resolve import fetch_head  # noqa: PLC0415
+        from millrace_fetch.cli.remote_model import fetch_head  # noqa: PLC0415
         from millrace_fetch.fetch import open_source  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error

@@ -16,7 +16,7 @@ from millrace_fit.settings import (
     WEIGHTS,
     Settings,
 )
-from millrace_fit.wording import read_amount
+from millrace_fit.units import read_amount
 
 SUMMARY = "show how much of a device's memory a model needs"
 DESCRIPTION = """Show how much of a device's memory a model needs, and whether it fits. Only config.json and

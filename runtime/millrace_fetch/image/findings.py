@@ -42,7 +42,7 @@ UNSEEN = Seen([], {}, is_whole=False)
 class Skim:
     """Looks at one layer after the other, the top one first."""
 
-    def __init__(self, budget: Budget, root: str = ROOT) -> None:
+    def __init__(self, budget: Budget, root: str) -> None:
         self._budget = budget
         self._root = root
         self._has_config = False
@@ -51,8 +51,8 @@ class Skim:
     def look(self, file: Readable, size_bytes: int, layer: int) -> Seen:
         """Return the findings of one layer. Raises SourceError, and the errors of `file.read`.
 
-        In a layer that is larger than the budget the look stops once it knows the model's shape and the type
-        of its numbers: the rest would add nothing.
+        In a layer that is larger than the budget the look stops once it has seen config.json and the header
+        of a usual weight file: the rest would add nothing.
         """
         members: list[Member] = []
         contents: dict[Member, bytes] = {}
@@ -102,7 +102,7 @@ class Skim:
 class SeenImage:
     """The findings of the layers, from the top down to the first incomplete one. The lowest comes first."""
 
-    def __init__(self, revision: str, layers: Sequence[Seen], root: str = ROOT) -> None:
+    def __init__(self, revision: str, layers: Sequence[Seen], root: str) -> None:
         self.revision = revision
         self._root = root
         self.is_whole = all(layer.is_whole for layer in layers)

@@ -12,7 +12,7 @@ from millrace_fit.facts import ModelFacts, find_facts, shorten
 from millrace_fit.files.formats import explain_formats, find_formats
 from millrace_fit.files.headers import LENGTH_BYTES, MAX_TENSORS, StoredTensor, parse_header, read_length
 from millrace_fit.files.needed import CONFIG, MODELOPT
-from millrace_fit.quantization.read import add_modelopt, has_quantization
+from millrace_fit.quantization.methods import add_modelopt, has_quantization
 
 
 @dataclass(frozen=True)
@@ -20,21 +20,21 @@ class ModelHead:
     """The facts in a model's small files and in the headers of its large ones."""
 
     revision: str
-    """Of the source; empty for a local folder."""
+    """The source's revision; empty for a local folder."""
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
     """By name, of all files; empty for a model without safetensors."""
     names: frozenset[str]
-    """Of all of the source's files, or of those that a look has found."""
+    """The names of all of the source's files, or of those that a look has found."""
     num_bytes: int
-    """Of the files with the tensors, or of those that a look has found."""
+    """The size of the files with the tensors, or of those that a look has found."""
     is_whole: bool = True
     """Whether all files are known. If not, the tensors are those that config.json describes."""
     fault: str | None = None
     """Why no replica can use a file that it needs, in a sentence. Then the weights were not read."""
 
 
-def parse_config(content: bytes, modelopt: bytes | None = None) -> dict[str, Any]:
+def parse_config(content: bytes, modelopt: bytes | None) -> dict[str, Any]:
     """Return the JSON object that config.json holds, with what hf_quant_config.json beside it adds.
 
     Raises CorruptError and UnfitFileError.

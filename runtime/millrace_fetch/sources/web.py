@@ -68,7 +68,7 @@ class WebSource:
     async def _list_shards(self, client: Client, index: RemoteFile, say: Say) -> list[str]:
         try:
             return sorted(read_shards(await read_small(client, index, say)))
-        except UnfitFileError:  # who reads the model's files will report it
+        except UnfitFileError:  # the fetch or the look that reads the file reports it
             return []
 
     def explain(self, refusal: RefusedError) -> FetchError:

@@ -1,14 +1,35 @@
-"""Installs and removes the files of a folder, and follows no link."""
+"""Installs and removes the files of a folder, follows no link, and explains the disk's errors."""
 
+import errno
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from millrace_fetch.errors import FolderError
+from millrace_fetch.errors import FolderError, NoSpaceError, StorageError
 from millrace_fetch.plan.manifest import FileRecord
-from millrace_fetch.store.disk_errors import writing
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that may pass by themselves, mostly of network volumes. Others, such as a missing right, stay until
+a person changes something."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Translate an OSError inside the context into a FolderError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"no space left for {path} ({error.strerror}): make room and run it again; it continues "
+                "from here"
+            ) from error
+        kind = StorageError if error.errno in _PASSING else FolderError
+        raise kind(f"{path} can't be written ({error.strerror or error})") from error
+
 
 NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 """For every open: it also refuses a link that was made after `refuse_links`."""

@@ -15,8 +15,7 @@ from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.plan.manifest import FileRecord
 from millrace_fetch.plan.selection import LAYERS, OWN_FOLDER, find_fault, is_read
 from millrace_fetch.plan.uri import Order
-from millrace_fetch.store.disk_errors import writing
-from millrace_fetch.store.files import NOFOLLOW, PlacedFiles, list_names, refuse_links, sync_folder
+from millrace_fetch.store.files import NOFOLLOW, PlacedFiles, list_names, refuse_links, sync_folder, writing
 from millrace_fetch.store.lock import FolderLock
 from millrace_fetch.store.marker import Marker, forget_all_but, is_torn, read_boot, read_marker, render_marker
 from millrace_fetch.transfer.partial_file import JOURNAL, PartFile

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from millrace_fetch.errors import FolderError
 from millrace_fetch.plan.selection import OWN_FOLDER
-from millrace_fetch.store.disk_errors import writing
-from millrace_fetch.store.files import NOFOLLOW, refuse_links
+from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
 
 LOCK = "lock"
 _POLL_SECONDS = 0.2
@@ -21,7 +20,7 @@ _MAX_MOVES = 10
 class FolderLock:
     """The lock of one model's folder."""
 
-    def __init__(self, path: Path, names: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path, names: Iterable[str]) -> None:
         """`names` are the files that the holder writes beside the lock: none of them may be a link."""
         self._path = path
         self._own = path / OWN_FOLDER

@@ -71,7 +71,7 @@ class Remote:
 class Archive:
     """A verified layer on the disk: lists its entries, and reads some of them."""
 
-    def __init__(self, path: Path, layer: int, root: str = ROOT) -> None:
+    def __init__(self, path: Path, layer: int, root: str) -> None:
         self._path = path
         self._layer = layer
         self._root = root

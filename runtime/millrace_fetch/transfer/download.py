@@ -251,8 +251,8 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
 def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, begin: int, *, is_range: bool) -> None:
     """Raise an error if the answer is not the manifest's file, or does not begin at `begin`.
 
-    Only what both name is compared. A file with a checksum and without a validator is verified at its end:
-    the hosts behind a Hub may have ETags of their own.
+    It compares only values that both name. A file with a checksum and without a validator is verified at its
+    end: the hosts behind a Hub may have ETags of their own.
     """
     total = read_file_bytes(response, file.name, begin)
     has_other_size = None not in (total, file.size_bytes) and total != file.size_bytes

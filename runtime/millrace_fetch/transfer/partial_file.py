@@ -18,8 +18,7 @@ from typing import Any
 
 from millrace_fetch.errors import CorruptError
 from millrace_fetch.plan.manifest import FileRecord, Hash, RemoteFile, make_hash
-from millrace_fetch.store.disk_errors import writing
-from millrace_fetch.store.files import NOFOLLOW, refuse_links
+from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
 from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge
 
 JOURNAL = ".journal"

@@ -15,8 +15,8 @@ from millrace_fetch.plan.manifest import RemoteFile
 from millrace_fetch.transfer.client import Chunks, Client, read_file_bytes
 
 FIRST_BYTES = 128 << 10
-"""The size of a block after a jump. It holds nearly every file's header, with the archive's entry before
-it."""
+"""The first request for a file, and a block after a jump. It holds nearly every file's header, with the
+archive's entry before it, so one request is enough."""
 MAX_BLOCK_BYTES = 2 << 20
 
 

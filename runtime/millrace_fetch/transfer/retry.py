@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from millrace_fetch.errors import UnavailableError
-from millrace_fetch.progress import Say, show_seconds
+from millrace_fetch.progress import Say
+from millrace_fit.units import show_seconds
 
 T = TypeVar("T")
 _LONG_SECONDS = 60.0
-"""From here on the user must see that the server asked for the wait."""
+"""Of a longer wait the user must see that the server asked for it."""
 
 MAX_TRIES = 6
 """Attempts in a row without progress."""

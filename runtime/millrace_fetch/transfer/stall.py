@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 STANDSTILL_SECONDS = 120.0
 LEAST_OF_ALL_BYTES_PER_SECOND = 64 << 10
-"""For all connections together. A model of 1 GB would take four and a half hours."""
+"""For all connections together. A model of 1 GB would take more than four hours."""
 
 WINDOW_SECONDS = 60.0
 """As long as the timeout for silence."""

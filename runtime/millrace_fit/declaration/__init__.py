@@ -1,4 +1,4 @@
-"""What a family is made of: how it reads config.json, where files have its tensors, and what is refused.
+"""The parts of a family's declaration: its reading of config.json, its tensors in files, and refusals.
 
 Families use it. It must not know any of them.
 """

@@ -1,14 +1,44 @@
 """What a family declares: its name in config.json, its shape, and its tensors' names in files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from millrace_fit.declaration.layout import Joined
-from millrace_fit.declaration.spelling import FLAT, Spelling
 from millrace_fit.fields import Fields
 from millrace_fit.modules import Module, Part
 from millrace_fit.shape import DecoderShape
+
+Spelling = Mapping[str, str]
+"""Other names of the same tensors, as some tools save them: the beginning of a name in files, and the
+beginning that the family declares instead."""
+
+FLAT: Final[Spelling] = MappingProxyType(
+    {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
+)
+"""Of a model that was saved without its head, as embedding models are."""
+
+
+def spell(names: Collection[str], spellings: Iterable[Spelling]) -> dict[str, str]:
+    """Return the family's name for each name in files, by the first spelling that fits any of them.
+
+    Names that would meet stay as they are: one of the two tensors would be lost.
+    """
+    for spelling in spellings:
+        beginnings = tuple(spelling)
+        if any(name.startswith(beginnings) for name in names):
+            spelt = {name: _replace_beginning(name, spelling) for name in names}
+            if len(set(spelt.values())) == len(spelt):
+                return spelt
+    return {name: name for name in names}
+
+
+def _replace_beginning(name: str, spelling: Spelling) -> str:
+    for stored, declared in spelling.items():
+        if name.startswith(stored):
+            return declared + name.removeprefix(stored)
+    return name
+
 
 Names = Mapping[str, str]
 """By the name of a module's part: the tensor's name in files, without `.weight`."""
@@ -67,9 +97,9 @@ class Family(NamedTuple):
     text_types: tuple[str, ...] = ()
     """The text model's own `model_type`, any of these."""
     may_be_flat: bool = False
-    """Whether config.json itself may have it, too: the published ones of Qwen 2.5 VL do."""
+    """Whether config.json itself may have the text model's fields: the published ones of Qwen 2.5 VL do."""
     known: frozenset[str] = frozenset()
-    """Fields of `foreign_fields.py` that say what the family is anyway."""
+    """Fields of `refusals.py` that say what the family is anyway."""
 
 
 def name_part(names: Names, part: Part, layer: int | None, expert: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""How files store what a family declares: several parts in one tensor, or all experts in one."""
+"""How files store a family's tensors: several parts in one tensor, or all experts in one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -18,12 +18,12 @@ _SHARED: Final = ("g_idx", "weight_g_idx", "weight_shape")
 
 
 class Ending(NamedTuple):
-    """What the name of a module's tensor has behind the module's own."""
+    """The end of a tensor's name, behind its module's name."""
 
     stored: str
     """In files."""
     declared: str
-    """Instead of it, as schemes and loaders know it."""
+    """The ending that schemes and loaders know instead."""
     is_turned: bool = False
     """Whether inputs come before outputs."""
 
@@ -43,7 +43,7 @@ class Joined(NamedTuple):
     """Its tensors, if their names are not the module's, a dot, and what schemes call them."""
 
     def list_names(self, layer: int | None, ending: str) -> list[str]:
-        """Return the names in files that the tensor may have which schemes call so."""
+        """Return the names that the tensor of this declared ending may have in files."""
         module = self.stored.format(layer=layer)
         if self.endings:
             return [module + one.stored for one in self.endings if one.declared == ending]
@@ -60,11 +60,11 @@ class Source(NamedTuple):
 
     name: str
     expert: int | None = None
-    """Of the first axis; None: there is no such axis."""
+    """Its expert's index on the first axis; None: there is no such axis."""
     is_turned: bool = False
     """Whether the last two axes are to be swapped."""
     axis: int = 0
-    """Of those that are left, the one of which it is a part."""
+    """The axis, without the experts' and after the swap, of which it is a part."""
     begin: int = 0
     end: int | None = None
     """None: up to the end."""
@@ -81,7 +81,7 @@ class Source(NamedTuple):
         return tuple(shape)
 
     def cut(self, stored: StoredTensor, name: str) -> StoredTensor:
-        """Return what a header would say of the declared tensor of this name."""
+        """Return the declared tensor of this name, as a header would describe it."""
         place = stored.place if self.name == name else self.name
         return StoredTensor(stored.dtype, self.find_shape(stored.shape), place)
 

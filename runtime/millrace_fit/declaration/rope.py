@@ -54,7 +54,7 @@ class Rope(NamedTuple):
     max_length: int
 
 
-def read_rope(fields: Fields, theta: float, max_length: int, *, may_be_partial: bool = False) -> Rope:
+def read_rope(fields: Fields, theta: float, max_length: int, *, may_be_partial: bool) -> Rope:
     """Return base, scaling and length, from rope_theta with rope_scaling or from the newer rope_parameters.
 
     If a config has both spellings, transformers reads only the older one. `theta` and `max_length` are the

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from millrace_fit.declaration.family import Family
-from millrace_fit.declaration.foreign_fields import refuse_foreign
+from millrace_fit.declaration.family import Family, spell
 from millrace_fit.declaration.layout import Shapes, Source, locate
-from millrace_fit.declaration.nearest import propose
-from millrace_fit.declaration.spelling import spell
+from millrace_fit.declaration.refusals import propose, refuse_foreign
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.ernie import ERNIE
 from millrace_fit.families.gemma3 import GEMMA3, GEMMA3_TEXT
@@ -30,8 +28,8 @@ from millrace_fit.families.seed_oss import SEED_OSS
 from millrace_fit.families.smollm3 import SMOLLM3
 from millrace_fit.fields import Fields
 from millrace_fit.files.headers import StoredTensor
-from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
-from millrace_fit.quantization.read import read_quantization
+from millrace_fit.quantization.methods import read_quantization
+from millrace_fit.quantization.rules import NOT_QUANTIZED, Quantization
 from millrace_fit.shape import DecoderShape
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -119,7 +117,7 @@ def locate_tensors(raw: Mapping[str, Any], stored: Shapes) -> dict[str, Source]:
 
 
 def name_tensors(raw: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Return what headers say of each tensor that the family declares, by its name there."""
+    """Return each tensor that the family declares, by its declared name, as headers describe it."""
     sources = locate_tensors(raw, {name: tensor.shape for name, tensor in tensors.items()})
     return {name: source.cut(tensors[source.name], name) for name, source in sources.items()}
 
@@ -140,7 +138,7 @@ def declare(raw: Mapping[str, Any]) -> Declared:
 
 
 def _name_stored(family: Family) -> Mapping[str, str]:
-    """Return the last word of a part's name in files, by that of its declared name."""
+    """Return the last word of a part's name in files, by the last word of its declared name."""
     return {
         family.names[part].rpartition(".")[2]: joined.stored.rpartition(".")[2]
         for joined in family.layout

@@ -4,14 +4,15 @@ from typing import Final
 
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.groups import read_group
-from millrace_fit.quantization.lists import MOST_PATTERNS, read_names
-from millrace_fit.quantization.quantization import (
+from millrace_fit.quantization.rules import (
     HEADS,
+    MOST_PATTERNS,
     ROUTERS,
     Quantization,
     Rule,
     Targets,
     quantize_all_but,
+    read_names,
 )
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 

@@ -9,8 +9,7 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.fp8 import read_block
 from millrace_fit.quantization.groups import check_group
-from millrace_fit.quantization.lists import read_exact, read_names
-from millrace_fit.quantization.quantization import Quantization, Rule, Targets
+from millrace_fit.quantization.rules import Quantization, Rule, Targets, read_exact, read_names
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 
 _LINEAR: Final = "Linear"

@@ -6,13 +6,14 @@ from typing import Any, Final
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.groups import read_group
-from millrace_fit.quantization.lists import check_count, compile_pattern
-from millrace_fit.quantization.quantization import (
+from millrace_fit.quantization.rules import (
     HEADS,
     ROUTERS,
     Quantization,
     Rule,
     Targets,
+    check_count,
+    compile_pattern,
     quantize_all_but,
 )
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme

@@ -16,7 +16,7 @@ _STRIP_GROUPS: Final = (128, 64, 32, 16)
 """Those of strips, the longest first (`native/weights/stored_strips.py`)."""
 
 
-def read_group(fields: Fields, name: str, *, default: int | None = None) -> int | None:
+def read_group(fields: Fields, name: str, *, default: int) -> int | None:
     """Return the inputs of a group; None: a whole row (-1 in config.json). Raises ArchitectureError."""
     if fields.raw.get(name) == -1:
         return None

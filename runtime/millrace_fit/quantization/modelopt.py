@@ -6,8 +6,14 @@ from typing import Final
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
-from millrace_fit.quantization.lists import read_names, read_wildcards
-from millrace_fit.quantization.quantization import HEADS, ROUTERS, Quantization, quantize_all_but
+from millrace_fit.quantization.rules import (
+    HEADS,
+    ROUTERS,
+    Quantization,
+    quantize_all_but,
+    read_names,
+    read_wildcards,
+)
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 
 _ALGORITHMS: Final[Mapping[str, Scheme]] = MappingProxyType(

@@ -4,8 +4,7 @@ import re
 from typing import Final
 
 from millrace_fit.fields import Fields
-from millrace_fit.quantization.lists import read_names, read_runs
-from millrace_fit.quantization.quantization import Quantization, Rule, Targets
+from millrace_fit.quantization.rules import Quantization, Rule, Targets, read_names, read_runs
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 
 _EXPERTS: Final = Targets(patterns=(re.compile(r".*\.experts\.\d+\."),))

@@ -46,7 +46,7 @@ class StoredPart(NamedTuple):
     """One tensor of a quantised matrix, as its file's header has it."""
 
     ending: str
-    """Of its name, after the matrix's."""
+    """The end of its name, after the matrix's."""
     shapes: tuple[tuple[int, ...], ...]
     """Those that mean the same."""
     types: tuple[str, ...]

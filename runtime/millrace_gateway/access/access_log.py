@@ -1,7 +1,6 @@
 """A line of JSON for each request: who asked what, how it ended, what it used. Never a prompt. Pure.
 
-A line has only printable ASCII: whatever a client puts into a name or a header, it ends no line and moves no
-terminal's cursor.
+A line has only printable ASCII, so no name or header of a client can end a line or move a terminal's cursor.
 """
 
 import json
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from millrace_gateway.access.limits.reservation import Usage
 
 MOST_LETTERS = 256
-"""Of a text that a client has written; the rest is left out."""
+"""Letters kept of a text that a client has written."""
 
 
 class LoggedRequest(NamedTuple):

@@ -1,7 +1,7 @@
-"""What this package refuses, in OpenAI's format, and what it can't read.
+"""The refusals of this package, in OpenAI's format, and its errors about unreadable input.
 
 PolicyError            the platform's default policy can't be read
-PeerReportError        what another gateway sent is no report
+PeerReportError        another gateway sent bytes that are no report
 MissingKeyError        401: the service needs an API key, and the request carries none
 UnknownKeyError        401: the service's Secret has no such key
 ModelNotAllowedError   403: the key is known, but not for this service
@@ -21,7 +21,7 @@ class PolicyError(GatewayError):
 
 
 class PeerReportError(GatewayError):
-    """What another gateway sent is no report."""
+    """Another gateway sent bytes that are no report."""
 
 
 class MissingKeyError(RequestRefusedError):
@@ -72,7 +72,7 @@ class RateLimitedError(RequestRefusedError):
     code = "rate_limit_exceeded"
 
     def __init__(self, message: str, wait_seconds: float, headers: Mapping[str, str]) -> None:
-        """`wait_seconds`: when the same request would pass; `headers`: the state of the limits."""
+        """`wait_seconds`: until the same request would be admitted; `headers`: the state of the limits."""
         super().__init__(message)
         self._headers = headers
         self.wait_seconds = wait_seconds

@@ -40,11 +40,11 @@ class Client:
 
     @cached_property
     def per_key(self) -> RateLimit | None:
-        """One limit that says as much as all of its own."""
+        """One limit with the least of each figure of its own limits; None: it has none."""
         return find_tightest(self.rate_limits or (), Scope.KEY)
 
     @cached_property
     def salt(self) -> str:
-        """The prefix cache's salt: no other client has it, and nobody learns the names from it."""
+        """The prefix cache's salt: no other client has it, and it does not reveal the client's names."""
         parts = (part.encode() for part in self.tenant)
         return hashlib.sha256(b"".join(len(part).to_bytes(4) + part for part in parts)).hexdigest()

@@ -1,10 +1,10 @@
-"""The clients of all Secrets with keys, by the hash of a key. Pure.
+"""API keys: that of a request, and the clients of all Secrets with keys, by the hash of a key. Pure.
 
 A Secret's entry is a client. Its value is JSON: `{"sha256": [...], "models": [...], "rateLimits": [...]}`. An
-entry that can't be read is reported once, by its name, and closes no other.
+entry that can't be read opens nothing; the gateway logs its name once, and reads the others.
 
-A key is looked up by its SHA-256 in a table. How long that takes depends on the hash of what the client sent,
-which it can't steer: it learns nothing about the keys.
+The gateway looks up a key by its SHA-256 in a table. The time depends only on that hash, which the client
+can't choose, so it learns nothing about other keys.
 """
 
 import base64
@@ -25,9 +25,11 @@ from millrace_gateway.access.policy import RateLimit, Scope, SecretRef, read_lim
 from millrace_gateway.route.objects import Object, ServiceKey
 
 MOST_ENTRIES = 10_000
-"""Of one Secret; whoever may write it must not stop the gateway with a hundred thousand empty ones."""
+"""Entries read of one Secret: a hundred thousand empty ones must not stop the gateway."""
 MOST_LINES = 5
-"""About one version of a Secret."""
+"""Lines in the log about one version of a Secret."""
+_OWN_HEADERS = ("api-key", "x-api-key")
+"""Azure's and Anthropic's clients send their key in these."""
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -85,7 +87,7 @@ class KeyIndex:
         if len(data) > MOST_ENTRIES:
             problems.append(f"it has {len(data)} entries, of which the first {MOST_ENTRIES} count")
         self._secrets[ref] = KeySecret(entries, _index_clients(entries, problems))
-        self._tell(ref, problems)
+        self._report_problems(ref, problems)
 
     def delete(self, item: Object) -> None:
         """Remove a Secret, if it is there."""
@@ -118,7 +120,7 @@ class KeyIndex:
         digest = hash_key(credentials)
         return [secret.clients[digest] for secret in self._secrets.values() if digest in secret.clients]
 
-    def _tell(self, ref: SecretRef, problems: Sequence[str]) -> None:
+    def _report_problems(self, ref: SecretRef, problems: Sequence[str]) -> None:
         for problem in problems[:MOST_LINES]:
             self._report(f"Secret {ref}: {problem}")
         if len(problems) > MOST_LINES:
@@ -184,8 +186,25 @@ def _read_models(models: object, namespace: str) -> Iterator[ServiceKey]:
 
 
 def _read_own_limits(limits: object) -> tuple[RateLimit, ...]:
-    """Return a client's own limits. Raises ValueError for one that is not understood: it must not be none."""
+    """Return a client's own limits. Raises ValueError for an unknown one: ignored, it would not limit."""
     found = read_limits(limits, Scope.KEY)
     if not isinstance(limits, list) or len(found) < len(limits):
         raise ValueError("rateLimits")
     return tuple(limit for limit in found if limit.per is Scope.KEY)
+
+
+def read_credentials(headers: Mapping[str, str]) -> str | None:
+    """Return the key in the headers, whose names are in lower case; None if there is none.
+
+    Raises UnknownKeyError for two different keys: a proxy before the gateway may have checked the other one.
+    """
+    found = {headers[name].strip() for name in _OWN_HEADERS if name in headers}
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    if scheme.lower() == "bearer":
+        found.add(token.strip())
+    found.discard("")
+    if len(found) > 1:
+        raise UnknownKeyError(
+            "The request carries two different API keys. Send one, in Authorization, api-key or x-api-key."
+        )
+    return next(iter(found), None)

@@ -1,7 +1,7 @@
 """Writes the access log without ever stopping the gateway: a thread writes, and a full buffer drops lines.
 
-The loop hands over what has gathered in a twentieth of a second: a thread that wakes for each line would take
-the interpreter from the loop thousands of times a second.
+The event loop hands over the lines of a twentieth of a second together: a thread that wakes for each line
+would take the interpreter from the loop thousands of times a second.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from threading import Thread
 from millrace_gateway.access.access_log import LoggedRequest, format_dropped, format_line
 
 MOST_BYTES = 1024 * 1024
-"""Of lines that wait for a reader of the log that has stopped."""
+"""Of lines that wait while the log's reader has stopped."""
 GATHER_SECONDS = 0.05
 
 
@@ -25,10 +25,10 @@ class LogWriter:
         self._most_bytes = most_bytes
         self._lines: list[bytes] = []
         self._num_bytes = 0
-        """Of all lines that were ever taken."""
+        """Of all lines that `write` has ever accepted."""
         self._num_written = 0
-        """Of them, what the thread has done with. Only the thread changes it."""
-        self._num_untold = 0
+        """Of these, the bytes that the thread has written or given up. Only the thread changes it."""
+        self._num_unreported = 0
         """Dropped lines that no line reports yet."""
         self.num_dropped = 0
         """Lines that were never written, since the start."""
@@ -41,11 +41,11 @@ class LogWriter:
         line = format_line(request)
         if self._num_bytes - self._num_written + len(line) > self._most_bytes:
             self.num_dropped += 1
-            self._num_untold += 1
+            self._num_unreported += 1
             return
-        if self._num_untold:
-            line = format_dropped(self._num_untold) + line
-            self._num_untold = 0
+        if self._num_unreported:
+            line = format_dropped(self._num_unreported) + line
+            self._num_unreported = 0
         self._num_bytes += len(line)
         self._lines.append(line)
         if len(self._lines) == 1:

@@ -1,8 +1,8 @@
 """Who may use a service, and how much: `spec.access` of a service over the platform's default. Pure.
 
-It reads what newer versions have written, and what the API server would refuse today. What it does not
-understand about authentication closes the service: clients then need keys, and no Secret has them. A limit
-that it does not understand is none.
+It reads what newer versions have written, and what the API server would refuse today. An unknown form of
+authentication closes the service: clients then need keys, and no Secret has them. The gateway ignores a limit
+that it does not understand.
 """
 
 import json
@@ -56,12 +56,12 @@ class AccessPolicy:
 
     @cached_property
     def per_key(self) -> RateLimit | None:
-        """One limit that says as much as all per key."""
+        """One limit with the least of each figure of all limits per key; None without any."""
         return find_tightest(self.rate_limits, Scope.KEY)
 
     @cached_property
     def per_service(self) -> RateLimit | None:
-        """One limit that says as much as all per service."""
+        """One limit with the least of each figure of all limits per service; None without any."""
         return find_tightest(self.rate_limits, Scope.SERVICE)
 
 
@@ -108,7 +108,7 @@ def read_limits(limits: object, per: Scope | None = None) -> tuple[RateLimit, ..
 
 
 def find_tightest(limits: Sequence[RateLimit], per: Scope) -> RateLimit | None:
-    """Return one limit that says as much as all of this scope; None if there is none."""
+    """Return one limit with the least of each figure of all of this scope; None without any."""
     found = [limit for limit in limits if limit.per is per]
     if len(found) <= 1:
         return found[0] if found else None

@@ -37,7 +37,7 @@ class Signer:
         self._turned_at = 0.0
 
     def replace_keys(self, secret: Object | None) -> None:
-        """Take over the Secret with the private keys; None: it is gone."""
+        """Replace the private keys with those of this Secret; None: it is gone."""
         data: Mapping[str, str] = (secret or {}).get("data") or {}
         keys = {}
         for name in sorted(data, reverse=True):
@@ -64,18 +64,18 @@ class Signer:
         return self._find_token(audience, public) if public else None
 
     def make_verifier(self, audience: str) -> TokenVerifier:
-        """Return what verifies the tokens of other gateways, which have the same keys."""
+        """Return a verifier of the tokens of other gateways, which have the same keys."""
         return TokenVerifier(audience, self._keys)
 
     def _find_token(self, audience: str, public: str) -> str:
         now, at = self._clock(), (audience, public)
-        self._turn(now)
+        self._forget_unused(now)
         signed = self._tokens.get(at) or self._former.get(at)
         if signed is None or not 0.0 <= now - signed.at < RENEW_SECONDS:  # also if the clock was set back
             signed = Signed(sign_token(self._keys[public], audience, now), now)
         self._tokens[at] = signed
         return signed.token
 
-    def _turn(self, now: float) -> None:
+    def _forget_unused(self, now: float) -> None:
         if not 0.0 <= now - self._turned_at < RENEW_SECONDS:
             self._former, self._tokens, self._turned_at = self._tokens, {}, now

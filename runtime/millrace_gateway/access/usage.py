@@ -1,6 +1,6 @@
-"""What each client has used since the gateways started, here and as others report it. Pure.
+"""The use of each client since the gateways started, through this gateway and through others. Pure.
 
-Its memory is bounded. Metrics have what passed here alone: Prometheus adds up the gateways.
+Its memory is bounded. Metrics have the use through this gateway alone: Prometheus adds up the gateways.
 """
 
 from collections import OrderedDict, defaultdict
@@ -109,7 +109,7 @@ class UsageBook:
         return list(changed)[::-1][:most]
 
     def replace_elsewhere(self, incarnation: str, tenant: Tenant, uses: Mapping[ServiceKey, Use]) -> None:
-        """Take over what a client has used through another gateway since that one started."""
+        """Replace a client's use through another gateway since that gateway started."""
         if incarnation not in self._elsewhere:
             self._elsewhere[incarnation] = {}
             if len(self._elsewhere) > MOST_GATEWAYS:

@@ -58,7 +58,7 @@ class Surface:
             return
         if self._has_cors and self._answers_preflight(request):
             return
-        if _is_a_replicas(path):
+        if _is_for_replicas(path):
             await self._proxy.handle(request)
             return
         try:
@@ -77,9 +77,9 @@ class Surface:
         request.respond(200, self._metrics.render(), [(b"content-type", CONTENT_TYPE.encode())])
 
     def _may_connect(self, request: Request) -> bool:
-        """Whether the client is no page, or one that may: browsers ask nothing before they open a WebSocket.
+        """Whether the client is no web page, or an allowed one: browsers do not ask before a WebSocket.
 
-        Some clients that are no page name the server itself as their origin.
+        Some clients that are no web page name the server itself as their origin.
         """
         origin = _decode(request.header(b"origin"))
         return origin is None or origin.partition("//")[2] == request.host or self._cors.allows(origin)
@@ -153,7 +153,7 @@ class InnerSurface:
             request.respond(refusal.status, refusal.body(), refusal.lines)
 
 
-def _is_a_replicas(path: str) -> bool:
+def _is_for_replicas(path: str) -> bool:
     """Whether replicas answer at this path."""
     if path.startswith(_API):
         return not path.startswith(_MODELS) and path != PATH_USAGE

@@ -39,7 +39,7 @@ from millrace_gateway.route.routing import describe_absence, describe_unknown, f
 from millrace_gateway.settings import Settings
 
 REFUSED_SECONDS = 1.0
-"""Before a replica that refused is tried again, if the request may wait and there is no other."""
+"""How long a request waits before it tries a replica again that refused it, if it has no other."""
 MOST_FULL = 3
 """So many replicas may answer a request that they are full; the last one's answer is the client's. If all are
 full, each try makes the request dearer for all.
@@ -206,7 +206,7 @@ class Attempts:
         )
 
     async def _ask(self, exchange: Exchange, replica: Replica) -> UpstreamAnswer:
-        """Return the replica's answer. Raises as `Upstream.ask` does, once it is noted what that says."""
+        """Return the replica's answer. Raises what `Upstream.ask` raises, and records the failure."""
         try:
             headers = self._guard.choose_headers(exchange.admission, replica)
             return await self._upstream.ask(exchange.upstream, replica, headers)
@@ -254,7 +254,7 @@ class Attempts:
         return judge(head.status, is_whole=end is RelayEnd.WHOLE)
 
     async def _end_early(self, early: EarlyStream, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
-        """End a stream that had to begin with a replica's answer that is none: mostly a refusal."""
+        """End an early stream with a replica's answer that is no stream: mostly a refusal."""
         try:
             body = await read_answer(upstream)
         except BrokenAnswerError:

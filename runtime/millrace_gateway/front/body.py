@@ -9,10 +9,10 @@ from millrace_gateway.settings import Settings
 
 
 async def read_body(request: Request, share: BodyShare, settings: Settings) -> bytes:
-    """Return the body. One that comes later than its head counts as it arrives.
+    """Return the body. The share counts a body that comes later than its head while it arrives.
 
-    So a large announced length alone takes no room. Most come with their heads: such a body is counted by the
-    caller, once its service is known. Raises BodyTooLargeError, BusyError and SlowBodyError.
+    So a large announced length alone takes no memory. Most bodies arrive with their heads: the caller counts
+    such a body once it knows the service. Raises BodyTooLargeError, BusyError and SlowBodyError.
     """
     if max(request.announced_bytes, request.num_body_bytes) > settings.max_body_bytes:
         raise describe_size(settings)

@@ -6,9 +6,9 @@ half of the budget, beside a part with a third to another third. So even tenants
 room for the others. The bodies of one client with a key grow in their namespace's part by the same rule: the
 other clients of the service keep some of it.
 
-Whose a body is, the Host says, or `model` in it once it has arrived: a body that comes with its head counts
-only then. One that is still under way to an unknown service counts for the owner of its key. All those
-without a key share one part, which a stranger may fill.
+The namespace of a body follows from the Host, or from `model` in the body once it has arrived: a body that
+comes with its head counts only then. A body that still arrives for an unknown service counts for the owner of
+its key. All such bodies without a key share one part, which a stranger may fill.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ class BodyBudget:
         self._parts: dict[str | None, int] = {}
         """Bytes by namespace; None: not known yet."""
         self._clients: Counter[Hashable] = Counter()
-        """Bytes of those that are of a known client."""
+        """Bytes of the bodies of known clients."""
         self.num_bytes = 0
         """The bytes of all bodies now."""
 

@@ -1,9 +1,9 @@
 """Begins the answer of a stream that waits long, so that load balancers do not take it for dead.
 
-Those of clouds cut a connection after 60 s without a byte, and a replica may take minutes to start. So
-BEGIN_SECONDS after its first wait began the client gets the status 200 and a comment, and another comment
-every COMMENT_SECONDS, until a replica's answer begins: also between waits, where one replica after another
-refuses. Before that it can still get a 503; afterwards a refusal is the stream's last event.
+The load balancers of clouds cut a connection after 60 s without a byte, and a replica may take minutes to
+start. So BEGIN_SECONDS after a request's first wait the gateway sends its client the status 200 and a
+comment, and then a comment every COMMENT_SECONDS until a replica's answer begins, also between two waits.
+Before that the client can still get a 503; afterwards a refusal is the stream's last event.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class EarlyStream:
         self.answer.end(write_event(refusal, self._request.path))
 
     def end(self, document: bytes) -> None:
-        """End the begun stream with a document of the replica's: its own refusal."""
+        """End the begun stream with a replica's document: its own refusal."""
         assert self.answer is not None
         self.answer.end(write_document(document, self._request.path))
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from millrace_gateway.access.admission import Admission
 from millrace_gateway.access.identity import Tenant
+from millrace_gateway.access.limits.reservation import Admission
 from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.upstream import UpstreamRequest
@@ -55,11 +55,11 @@ class Exchange:
         self.began = began
         """By the loop's clock."""
         self.status = 0
-        """Of the answer; 0 before it."""
+        """The answer's status; 0 before it."""
         self.fields = UNREADABLE
         """What the body says."""
         self.admission: Admission | None = None
-        """Who asks, and what was reserved; None: nobody needs a key, and nothing is limited."""
+        """The client and its reservation; None: the service has neither keys nor limits."""
         self.early: EarlyStream | None = None
         """Its answer, if that may have to begin before a replica's: the client asks for a stream."""
         self.route: Route
@@ -68,7 +68,7 @@ class Exchange:
         """The service's name in the body; None if the body is forwarded unchanged."""
         self.upstream: UpstreamRequest
         self.preference: Preference | None = None
-        """The replica that it would rather have; None: the least loaded one."""
+        """Its preference among replicas; None: the least loaded one."""
         self.hold_until: float | None = None
         """The end of its time to wait for a replica, by the loop's clock; None: it has not waited for one."""
         self.avoided: frozenset[str] = frozenset()
@@ -116,7 +116,7 @@ class Exchange:
 
     @property
     def tenant(self) -> Tenant | None:
-        """Who asks; None if nobody knows."""
+        """The client whose key the request has; None without one."""
         client = self.admission.client if self.admission is not None else None
         return client.tenant if client is not None else None
 

@@ -1,15 +1,13 @@
-"""Decides who may use a service, and how much of it; settles with what was used, and logs it."""
+"""Checks a request's key and limits, settles its reservation by its use, and logs it."""
 
 from collections.abc import Callable
 
 from millrace_gateway.access.access_log import LoggedRequest
-from millrace_gateway.access.admission import Admission, read_usage
-from millrace_gateway.access.credentials import read_credentials
 from millrace_gateway.access.errors import MissingKeyError, RateLimitedError, UnknownKeyError
 from millrace_gateway.access.identity import Client, Tenant
-from millrace_gateway.access.keys import KeyIndex
-from millrace_gateway.access.limits.estimate import USUAL_COMPLETION, estimate_tokens
-from millrace_gateway.access.limits.limiter import Limiter
+from millrace_gateway.access.keys import KeyIndex, read_credentials
+from millrace_gateway.access.limits.limiter import USUAL_COMPLETION, Limiter, estimate_tokens
+from millrace_gateway.access.limits.reservation import Admission, read_usage
 from millrace_gateway.access.policy import OPEN, AccessPolicy, read_policy
 from millrace_gateway.access.signer import Signer
 from millrace_gateway.access.usage import UsageBook
@@ -50,7 +48,7 @@ class Guard:
         book: UsageBook,
         default: AccessPolicy,
         wall_clock: Callable[[], float],
-        log: Callable[[LoggedRequest], None] | None = None,
+        log: Callable[[LoggedRequest], None] | None,
     ) -> None:
         """`default` is the platform's policy. `wall_clock` returns seconds since 1970.
 
@@ -88,7 +86,7 @@ class Guard:
         return find(route.services[0].key) or route
 
     def check_key(self, request: Request, route: Route) -> Client | None:
-        """Return who asks; None if the route's oldest service has no keys.
+        """Return the request's client; None if the route's oldest service has no keys.
 
         Raises the refusals of `access.errors`.
         """
@@ -99,7 +97,7 @@ class Guard:
         return self._keys.find(policy.secret, find_credentials(request), service.key)
 
     def find_owner(self, request: Request) -> Tenant | None:
-        """Return whose key a request for a still unknown service carries; None unless one Secret has it.
+        """Return the client of a request for a still unknown service; None unless one Secret has its key.
 
         A copy of its hash in another Secret would count the owner's bodies in another's part.
         """
@@ -135,7 +133,7 @@ class Guard:
 
     @staticmethod
     def find_salt(admission: Admission | None) -> bytes:
-        """Return what sets a client's prefixes apart from those of others."""
+        """Return the salt that no other client's prefixes have; empty without a client."""
         client = admission.client if admission is not None else None
         return client.salt.encode() if client is not None else b""
 
@@ -155,7 +153,7 @@ class Guard:
     def read_answer(
         self, admission: Admission | None, headers: Headers
     ) -> tuple[Callable[[bytes], bytes] | None, Headers]:
-        """Return what takes the usage out of the answer's body, and more headers for the client."""
+        """Return a filter of usage events for the answer's body, or None, and more headers for the client."""
         if admission is None:
             return None, []
         limits = admission.reservation.headers()
@@ -166,7 +164,7 @@ class Guard:
         return None, more
 
     def settle(self, admission: Admission | None) -> None:
-        """Count what the request has used, at its end."""
+        """Settle the request's reservation at its end, and count its use."""
         if admission is None:
             return
         if not admission.has_begun:
@@ -197,7 +195,7 @@ class Guard:
         )
 
     def describe_usage(self, request: Request, route: Route | None) -> dict[str, object]:
-        """Return what the owner of the request's key has used: at a service's Host, as its client alone.
+        """Return the use of the key's owner; at a service's Host only as a client of that service.
 
         Raises the refusals of `access.errors`.
         """

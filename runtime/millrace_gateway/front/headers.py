@@ -48,7 +48,7 @@ _WEBSOCKET = frozenset(
     {b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-accept"}
 )
 _READ_LATER = frozenset({b"origin", b"x-request-id"})
-"""When the answer begins, and for the log."""
+"""The gateway reads them when the answer begins, and for the log."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -86,7 +86,7 @@ class RequestHeaders:
 
 
 def keep_read_later(headers: Headers) -> None:
-    """Remove what nobody reads of a client's headers once those for a replica are chosen.
+    """Remove the client's headers that the gateway no longer reads once it has chosen a replica's.
 
     The client connection's parser has the same list until the next request.
     """

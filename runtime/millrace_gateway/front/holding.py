@@ -15,22 +15,23 @@ from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.route.objects import ServiceKey
 
 WOKEN_AT_ONCE = 32
-"""In one turn of the event loop: each connects to a replica or is answered, and all of them would hold up the
-streams. Three thousand took 0.2 to 0.4 s (by hand)."""
+"""Requests that wake in one turn of the event loop. Each connects to a replica or gets a refusal: three
+thousand at once held up the streams for 0.2 to 0.4 s (by hand)."""
 Arrival = asyncio.Future[None]
 
 
 class Waker:
-    """Owner of the requests that may go on, and whose turn of the loop comes."""
+    """Wakes waiting requests, a few in each turn of the event loop."""
 
     def __init__(self) -> None:
         self._going: dict[Arrival, Callable[[], bool]] = {}
-        """With whether it still may, once its turn comes: those that may not wait on. The oldest first."""
+        """The requests to wake, the oldest first, each with a check whether it still may go: if not, it waits
+        on."""
         self._has_woken = False
-        """Whether some went on in this turn of the loop."""
+        """Whether some woke in this turn of the loop."""
 
     def wake(self, arrivals: dict[Arrival, Callable[[], bool]]) -> None:
-        """Let these go on: WOKEN_AT_ONCE if none has gone on in this turn, and the rest in later turns."""
+        """Wake these: WOKEN_AT_ONCE if none has woken in this turn, and the rest in later turns."""
         self._going |= arrivals
         if self._going and not self._has_woken:
             self._wake_some()

@@ -1,4 +1,4 @@
-"""Asks busy replicas for their load, and passes their reports to those who choose by it."""
+"""Asks busy replicas for their load, and passes their reports to the balancer and the turnstiles."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.25
 ANSWER_SECONDS = 2.0
 NEW_SECONDS = 0.05
-"""A report is not replaced before: what this gateway has sent since counts anyhow."""
+"""A report is kept at least so long: the gateway itself counts what it has sent since."""
 _LOAD = HEADER_LOAD.lower().encode()
 
 
 class LoadPoll:
-    """Owner of the tasks that ask. A replica reports its load with each answer, too."""
+    """Owner of the tasks that ask. Replicas also report their load with each answer."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class LoadPoll:
         self._asking: set[asyncio.Task[None]] = set()
 
     def note_answer(self, replica: Replica, headers: Headers, now: float) -> None:
-        """Take over the load that an answer carries, if the last one is not quite new."""
+        """Record the load in an answer's headers, unless the last report is younger than NEW_SECONDS."""
         if not self._balancer.wants_load(replica.uid, now - NEW_SECONDS):
             return
         text = find_header(headers, _LOAD)
@@ -53,7 +53,7 @@ class LoadPoll:
             self._note(replica, report)
 
     async def run(self) -> None:
-        """Ask until cancelled. After a fault of our own it goes on: turns and loads depend on it."""
+        """Ask until cancelled. After a bug of ours it continues: turns and loads depend on it."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             try:

@@ -1,27 +1,28 @@
-"""Tells how a service's replicas stand: all of them now and then, those with other counts in between.
+"""Reads the state of a service's replicas: of all now and then, of those with changed counts in between.
 
-A request that ends while others wait asks for it. At 256 replicas a look at all, and to add up what they have
-room for, takes 0.8 ms; what has changed takes 0.02 ms.
+The turnstiles read it at each end of a request while others wait. At 256 replicas a look at all, and the sum
+of their room, takes 0.8 ms; a look at the changed ones takes 0.02 ms.
 """
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from millrace_gateway.access.fairness.window import Present, Standing
+from millrace_gateway.access.fairness.replica_room import PresentReplica
+from millrace_gateway.access.fairness.window import Present
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 
 LOOK_SECONDS = 0.1
-"""So old a look at all counts: a new replica's share grows, and the time of an ejection ends."""
+"""How long a look at all replicas counts: a new replica's share grows, and an ejection ends."""
 
 
 class _Look(NamedTuple):
-    """What there was at the last look at all replicas of a service."""
+    """The last look at all replicas of a service."""
 
     until: float
     num_changes: int
-    """Of the catalogue."""
+    """The catalogue's number of changes then."""
 
 
 class Presence:
@@ -40,16 +41,16 @@ class Presence:
         counts, listed = balancer.census.look(service), catalogue.list_replicas(service)
         shares = balancer.find_shares(listed, now)
         standings = {
-            one.uid: Standing(counts.pop(one.uid, 0), one.uid in shares, shares.get(one.uid, 1.0))
+            one.uid: PresentReplica(counts.pop(one.uid, 0), one.uid in shares, shares.get(one.uid, 1.0))
             for one in listed
         }
         self._looks[service] = _Look(now + LOOK_SECONDS, catalogue.num_changes)
         return Present(standings, sum(counts.values()))
 
     def look_for_counting(self, service: ServiceKey) -> Present:
-        """Return the replicas for requests that only count tokens: what else they have is no matter."""
+        """Return the replicas for requests that only count tokens, without their other sequences."""
         listed = self._catalogue.list_replicas(service)
-        return Present({uid: Standing(0) for uid in self._balancer.find_shares(listed, self._clock())})
+        return Present({uid: PresentReplica(0) for uid in self._balancer.find_shares(listed, self._clock())})
 
     def find_counts(self, service: ServiceKey) -> Mapping[str, int] | None:
         """Return the replicas whose number of sequences has changed, if nothing else has; else None."""

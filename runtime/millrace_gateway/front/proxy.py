@@ -1,4 +1,4 @@
-"""Serves one request under `/v1/`: finds the service and who asks, has a replica answer, counts.
+"""Serves one request under `/v1/`: finds its service and its client, has a replica answer it, counts it.
 
 The gateway holds a request's body, within a limit, so that it can send the body to a second replica. It never
 holds an answer.
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from millrace_gateway.access.admission import Admission
 from millrace_gateway.access.identity import Client
-from millrace_gateway.access.limits.estimate import estimate_tokens, estimate_turn
+from millrace_gateway.access.limits.limiter import estimate_tokens, estimate_turn
+from millrace_gateway.access.limits.reservation import Admission
 from millrace_gateway.errors import (
     BusyError,
     ModelNotFoundError,
@@ -178,15 +178,15 @@ class Proxy:
         self._turnstiles.leave(turn, admission.num_used)
 
     def _assign_body(self, exchange: Exchange, service: ServiceKey, client: Client) -> None:
-        """Count the body as its client's, now that this is known. Raises BusyError."""
+        """Count the body as its client's, which is known now. Raises BusyError."""
         if not exchange.share.assign(service.namespace, client.tenant):
             self._metrics.begin(service).end(Outcome.REFUSED)
             raise describe_fullness(self._settings)
 
     def _assign_early(self, exchange: Exchange, rule: HostRule) -> None:
-        """Count a body as its client's before it has arrived, as far as Host and key show whose it is.
+        """Count a body as its client's before it has arrived, if its Host or its key shows the client.
 
-        So a stranger's body takes no memory of those who have keys. Raises the refusals of `access.errors`.
+        So a stranger's body takes no memory of clients with keys. Raises the refusals of `access.errors`.
         """
         request, share = exchange.request, exchange.share
         if rule.route is not None:
@@ -209,7 +209,7 @@ class Proxy:
         ending = self._metrics.begin(key)
         try:
             yield
-        except ModelNotFoundError:  # the service went meanwhile
+        except ModelNotFoundError:  # the service was deleted meanwhile
             exchange.outcome = Outcome.NO_REPLICA
             raise
         except RequestRefusedError as refusal:
@@ -245,7 +245,7 @@ class Proxy:
             raise describe_fullness(self._settings)
 
     def _prepare(self, exchange: Exchange, body: bytes) -> None:
-        """Make the request for replicas, and find out which of several it would rather have."""
+        """Make the request for replicas, and its preference among several."""
         request = exchange.request
         if exchange.is_work and len(self._catalogue.ready_replicas(exchange.route)) != 1:
             salt = self._guard.find_salt(exchange.admission)

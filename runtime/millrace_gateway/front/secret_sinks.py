@@ -1,4 +1,4 @@
-"""Follows what gateways know of each other and of clients: Secrets with keys, and the gateways' own pods."""
+"""Follows the Secrets with clients' keys, the gateways' signing keys, and the gateways' own pods."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -42,12 +42,12 @@ class SigningKeySink:
         self._lifecycle = lifecycle
 
     def replace(self, items: Sequence[Object], _version: str) -> None:
-        """Take over the Secret, if it is in the list."""
+        """Pass the Secret on, None if the list has none."""
         self._take(next(iter(items), None))
         self._lifecycle.note_sync(self.name)
 
     def apply(self, item: Object) -> None:
-        """Take over a newer version."""
+        """Pass a newer version on."""
         self._take(item)
 
     def delete(self, _item: Object) -> None:

@@ -6,12 +6,12 @@ import uuid
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
-from millrace_gateway.access.exchange.exchange import Exchange
-from millrace_gateway.access.exchange.links import PeerLinks, PeerServer
 from millrace_gateway.access.keys import KeyIndex
 from millrace_gateway.access.limits.ledger import Ledger
 from millrace_gateway.access.limits.limiter import Limiter
 from millrace_gateway.access.log_writer import LogWriter
+from millrace_gateway.access.peers.limit_exchange import LimitExchange
+from millrace_gateway.access.peers.links import PeerLinks, PeerServer
 from millrace_gateway.access.signer import Signer
 from millrace_gateway.access.usage import UsageBook
 from millrace_gateway.access.usage_metrics import UsageCollector
@@ -42,11 +42,12 @@ class Tenancy:
         self.keys = KeyIndex(logger.warning)
         self.signer = Signer(time.time, logger.warning)
         self._ledger = Ledger(time.monotonic)
-        self._exchange = Exchange(self._ledger, uuid.uuid4().hex)
+        self._exchange = LimitExchange(self._ledger, uuid.uuid4().hex)
         self._log = LogWriter(STDOUT) if settings.has_access_log else None
         self.turnstiles = Turnstiles(time.monotonic, presence.look, presence.find_counts)
         self.counting = Turnstiles(time.monotonic, presence.look_for_counting, lambda _: {})
-        """Of requests that only count tokens: FIRST_REQUESTS for each replica, which says nothing of them."""
+        """Turns of requests that only count tokens: FIRST_REQUESTS at each replica, which does not report
+        them."""
         self.preferences = Preferences(by_user=settings.sessions_by_user)
         self._book = book = UsageBook(time.time())
         self._links = PeerLinks(settings.pod_name, self._exchange, book, self.signer, PORT_GATEWAY_PEERS)
@@ -62,9 +63,9 @@ class Tenancy:
         )
 
     def refresh(self) -> None:
-        """Let those go who wait for replicas that say nothing, and note which gateways are silent.
+        """Release requests that may go without a replica's news, and drop gateways that are silent.
 
-        A fault of our own at one service stops no turns of the others.
+        A bug of ours at one service must not stop the turns of the others.
         """
         for turnstiles in (self.turnstiles, self.counting):
             for service in turnstiles.list_busy():
@@ -82,7 +83,7 @@ class Tenancy:
             self.guard.forget(key)
 
     def drain(self) -> None:
-        """Refuse those who wait for their turns: another gateway may take them."""
+        """Refuse the requests that wait for their turns: another gateway may take them."""
         self.turnstiles.close()
         self.counting.close()
 
@@ -95,7 +96,7 @@ class Tenancy:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
-        """Take the other gateways' reports while entered. Raises CannotListenError."""
+        """Receive the other gateways' reports while entered. Raises CannotListenError."""
         address = self._settings.bind_address
         try:
             listener = open_listener(address, self._settings.peers_port)

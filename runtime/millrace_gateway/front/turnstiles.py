@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from millrace_gateway.access.fairness.fair_queue import Ticket
+from millrace_gateway.access.fairness.replica_room import Load
 from millrace_gateway.access.fairness.turnstile import Turnstile
-from millrace_gateway.access.fairness.window import Load, Present, Window
+from millrace_gateway.access.fairness.window import Present, Window
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.errors import DrainingError
 from millrace_gateway.front.holding import Arrival, Waker
@@ -32,7 +33,7 @@ class Turnstiles:
         find_replicas: Callable[[ServiceKey], Present],
         find_counts: Callable[[ServiceKey], Mapping[str, int] | None] = lambda _: None,
     ) -> None:
-        """`find_counts` returns by uid what has changed since, if that is but the number of sequences."""
+        """`find_counts` returns changed numbers of sequences by uid; None: more may have changed."""
         self._clock = clock
         self._find_replicas = find_replicas
         self._find_counts = find_counts
@@ -52,7 +53,7 @@ class Turnstiles:
         *,
         on_wait: Callable[[], None],
     ) -> Turn:
-        """Return the request's turn once it may go to a replica. It calls `on_wait` if that is later.
+        """Return the request's turn once it may go to a replica. Calls `on_wait` if it has to wait.
 
         Raises DrainingError if the gateway ends before that.
         """
@@ -85,7 +86,7 @@ class Turnstiles:
             )
 
     def close(self) -> None:
-        """Let no request wait any more: this gateway ends, and their turns may come after that."""
+        """End all waits: this gateway ends, and their turns might come only after that."""
         self._is_closed = True
         self._wake(list(self._arrivals))
 
@@ -94,21 +95,21 @@ class Turnstiles:
         return turn.turnstile.window.list_silent(self._clock())
 
     def leave(self, turn: Turn, used_tokens: int | None) -> None:
-        """Note the end of a request, which has used so many tokens; None: nobody knows."""
+        """Note the end of a request, which has used so many tokens; None: unknown."""
         turnstile = turn.turnstile
         if len(turnstile.queue) and self._turnstiles.get(turn.service) is turnstile:
-            # Its replica may be gone with all that it had: their places are not the others'.
+            # Its replica may be gone, and with it the places of its sequences.
             self._look(turn.service, turnstile.window)
         self._wake(turnstile.leave(turn.ticket, used_tokens))
 
     def _look(self, service: ServiceKey, window: Window) -> None:
-        """Take over what has changed at the replicas."""
+        """Record the changes at the replicas."""
         counts = self._find_counts(service)
         if counts is None or not window.note_counts(counts, self._clock()):
             window.note_replicas(self._find_replicas(service), self._clock())
 
     def note_load(self, replica: Replica, report: LoadReport, num_here: int) -> None:
-        """Take over a replica's report, while so many of this gateway's sequences are there."""
+        """Record a replica's report, with `num_here` of this gateway's sequences there."""
         turnstile = self._turnstiles.get(replica.key)
         if turnstile is not None:
             load = Load(report.waiting, report.running, report.max_sequences, report.kv_usage)
@@ -119,7 +120,7 @@ class Turnstiles:
         return [service for service, turnstile in self._turnstiles.items() if not turnstile.is_idle]
 
     def refresh(self, service: ServiceKey) -> None:
-        """Look which replicas a busy service has, and let those go that have room. Call it now and then."""
+        """Read the replicas of a busy service, and release requests that have room. Call it now and then."""
         self._wake(self._turnstiles[service].note_replicas(self._find_replicas(service)))
 
     def count_waiting(self) -> dict[ServiceKey, int]:
@@ -128,7 +129,7 @@ class Turnstiles:
         return {service: length for service, length in lengths.items() if length}
 
     def forget_deleted(self, changes: ServiceChanges) -> None:
-        """Forget deleted services. Their waiting requests go on, and are answered so."""
+        """Forget deleted services. Their waiting requests continue, and are refused."""
         for key in changes.deleted:
             turnstile = self._turnstiles.pop(key, None)
             if turnstile is not None:
@@ -140,5 +141,5 @@ class Turnstiles:
 
 
 def _is_released() -> bool:
-    """Whether a request whose turn has come still may go: nobody takes it back."""
+    """Return True: a request whose turn has come always may go."""
     return True

@@ -12,9 +12,9 @@ from millrace_gateway.errors import (
     UpstreamFailedError,
 )
 from millrace_gateway.front.body_budget import BodyBudget, BodyShare
-from millrace_gateway.http.head import Headers, find_header, write_headers
+from millrace_gateway.http.head import AnswerHead, Headers, find_header, write_headers
 from millrace_gateway.http.pool import Pool
-from millrace_gateway.http.replica_connection import AnswerHead, ReplicaConnection
+from millrace_gateway.http.replica_connection import ReplicaConnection
 from millrace_gateway.http.sockets import REPLICA_SECONDS
 from millrace_gateway.route.body_fields import MalformedBodyError, replace_model
 from millrace_gateway.route.objects import Replica
@@ -94,7 +94,7 @@ class Collector:
             self._end(BrokenAnswerError("its answer is too long"))
 
     def end(self, *, is_whole: bool) -> None:
-        """Tell the body, or that there is none."""
+        """Set the body, or an error if the replica broke off."""
         self._end(None if is_whole else BrokenAnswerError("it broke off"))
 
     def pause_client(self) -> None:
@@ -178,7 +178,7 @@ class Upstream:
             self.end(replica, answer)
 
     def end(self, replica: Replica, answer: UpstreamAnswer) -> None:
-        """Note the end of an exchange. If its answer is not complete, this ends the generation."""
+        """End an exchange. If its answer is not complete, this ends the generation, too."""
         self._pool.give_back(replica.uid, answer.connection)
 
 

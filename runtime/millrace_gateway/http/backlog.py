@@ -39,7 +39,7 @@ class Backlog:
         return self._requests[-1] if self._requests else None
 
     def take_held(self) -> bytes:
-        """Return the bytes that are kept, no longer to be kept here."""
+        """Return the kept bytes, and forget them."""
         held, self.held = self.held, b""
         if held:
             self._note(0)
@@ -51,7 +51,7 @@ class Backlog:
         Return whether it has grown although all connections together keep more than they may.
         """
         if not (parser.num_loose_bytes or self._num_bytes or self.held or self._requests):
-            return False  # as of nearly every request
+            return False  # as for nearly every request
         num_before, num_bytes = self._num_bytes, parser.num_kept_bytes + len(self.held)
         if self._requests:
             num_bytes += sum(one.num_head_bytes + one.num_body_bytes for one in self._requests)

@@ -1,6 +1,7 @@
 """Heads of HTTP/1.1 messages: their headers, and their bytes. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 
@@ -11,6 +12,15 @@ Headers = list[Header]
 FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 """Headers that announce a body."""
 EVENT_STREAM = b"text/event-stream"
+
+
+@dataclass(slots=True)
+class AnswerHead:
+    """The status and the headers of a replica's answer."""
+
+    status: int = 0
+    reason: bytes = b""
+    headers: Headers = field(default_factory=list)
 
 
 def find_header(headers: Iterable[Header], name: bytes) -> bytes | None:

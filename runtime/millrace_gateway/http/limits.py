@@ -12,8 +12,9 @@ class ConnectionLimits:
     idle_seconds: float = 75.0
     """Between two requests of a connection: longer than the 60 s of usual load balancers."""
     stall_seconds: float = 60.0
-    """A client that reads nothing of what waits for it for so long is disconnected. So is one that reads a
-    byte a second: its kernel reports no room for it. One that empties a part of its buffer is not."""
+    """The gateway disconnects a client that acknowledges none of its bytes for so long. That includes a
+    client that reads a byte a second, because its kernel reports no room for more; not one that empties a
+    part of its buffer."""
     linger_seconds: float = 1.0
     """How long the gateway reads on after it refused a body, so that its client gets the answer."""
     max_head_bytes: int = 64 * 1024
@@ -25,4 +26,5 @@ class ConnectionLimits:
     """Of requests behind the one that is being answered."""
     max_kept_bytes: int = 64 * 1024 * 1024
     """Of all connections together: heads that have arrived in part, and what follows a request that is being
-    answered. Usual clients have neither, as a head comes in one read. So who fills this stops nobody else."""
+    answered. Usual clients have neither, as a head comes in one read. So a client that fills this stops no
+    other."""

@@ -1,7 +1,8 @@
 """Connections to replicas: idle ones to use again, and busy ones to end when their pod is gone.
 
-A replica keeps an idle connection longer than the gateway, so it does not close one just as it is used. So a
-connection that ends after a request was sent has failed, and the request is not sent again.
+A replica keeps an idle connection longer than the gateway, so it does not close one that the gateway just
+uses. If a connection ends after a request was sent, it has failed, and the gateway does not send the request
+again.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from millrace_gateway.errors import ExhaustedError, ReplicaRefusedError
 from millrace_gateway.http.replica_connection import ReplicaConnection
 
 MAX_IDLE = 256
-"""Of one replica."""
+"""Idle connections to one replica."""
 OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Descriptors, memory or ports that this process or its node lacks: that says nothing of a replica."""
 

@@ -59,7 +59,7 @@ class Relay:
         replica: ReplicaConnection,
         convert: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        """`convert` changes the bytes of the body."""
+        """`convert` returns the bytes that go to the client, for those of the body."""
         self._client = client
         self._answer = answer
         self._replica = replica

@@ -1,13 +1,12 @@
 """One connection to a replica: sends a request, parses the head of the answer, and passes its body on."""
 
 import asyncio
-from dataclasses import dataclass, field
+from typing import Protocol
 
 import httptools
 
 from millrace_gateway.errors import BrokenAnswerError
-from millrace_gateway.http.head import FRAMING, Headers
-from millrace_gateway.http.sink import Sink
+from millrace_gateway.http.head import FRAMING, AnswerHead
 from millrace_gateway.http.sockets import REPLICA_SECONDS, keep_alive
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -20,13 +19,20 @@ _JOINED_BYTES = 64 * 1024
 _SWITCHING = 101
 
 
-@dataclass(slots=True)
-class AnswerHead:
-    """The status and the headers of a replica's answer."""
+class Sink(Protocol):
+    """Takes the body of an answer."""
 
-    status: int = 0
-    reason: bytes = b""
-    headers: Headers = field(default_factory=list)
+    def take(self, pieces: list[bytes]) -> None:
+        """Take pieces of the body, at least one, as they came in one read."""
+
+    def end(self, *, is_whole: bool) -> None:
+        """Note the end; not whole if the replica broke off."""
+
+    def pause_client(self) -> None:
+        """Take no more bytes from the client for now: the replica is slow."""
+
+    def resume_client(self) -> None:
+        """Take bytes from the client again."""
 
 
 class ReplicaConnection(asyncio.Protocol):
@@ -97,7 +103,7 @@ class ReplicaConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, and pass on what they have of the body."""
         if not self._is_asked:
-            self._transport.abort()  # nobody has asked
+            self._transport.abort()
             return
         if self.tunnel and self._sink is not None:
             self._sink.take([data])
@@ -152,7 +158,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._head.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Tell the head, unless it only informs (status 1xx)."""
+        """Pass the head on, unless it only informs (status 1xx)."""
         status = self._head.status = self._parser.get_status_code()
         if status < 200 and status != _SWITCHING:  # their bytes stay counted: there may be no end
             return

@@ -1,7 +1,7 @@
 """Counts this gateway's requests by service, and reports them to the leading operator, line by line. Pure.
 
-A line is a JSON object with the changes since the last line. The first line has everything, because a new
-reader knows nothing.
+A line is a JSON object with the changes since the last line. The first line has all values, because a new
+reader knows none.
 
 - `in_flight`: this gateway's requests at each replica, by the pod's uid.
 - `ready`: 1 for each replica that can get requests, by uid; 0 for one that no longer can.

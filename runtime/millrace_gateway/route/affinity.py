@@ -20,9 +20,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 BOUND = 1.15
-"""The most load of a home, relative to the mean of all replicas,"""
+"""The largest load of a home: this part of the mean of all replicas, and BOUND_REQUESTS more."""
 BOUND_REQUESTS = 1.0
-"""and so many requests more."""
+
 HOMES = 2.5
 """Homes of a beginning for each replica's worth of traffic that it has.
 
@@ -30,7 +30,7 @@ Fewer leave popular beginnings on busy replicas: 1.31 times the mean load with 1
 made no clear difference up to 4, beside that between seeds.
 """
 GENERATION_REQUESTS = 8192
-"""The popularity of beginnings is that of so many requests, and of as many before them."""
+"""Popularity counts the present generation of requests and the one before. A generation has so many."""
 _MASK = (1 << 64) - 1
 
 
@@ -47,17 +47,17 @@ class Candidate(NamedTuple):
 def find_load(
     num_waiting: int, num_running: int, kv_usage: float, num_change: int, num_gateways: int = 1
 ) -> float:
-    """Return a replica's load from its last report, in requests; of equal ones the fuller KV cache counts.
+    """Return a replica's load from its last report, in requests, plus the used part of its KV cache.
 
-    `num_change` is by how many this gateway's own requests there have become more since. Other gateways are
-    taken to have done the same: else all send to the same idle replica until the next report, and with two
-    gateways and nothing shared the time to first token was 6 % longer than with the least load.
+    `num_change` is the change of this gateway's own requests there since the report. It counts once for each
+    gateway: otherwise all gateways send to the same idle replica until the next report, and with two gateways
+    and nothing shared the time to first token was 6 % longer than with the least load.
     """
     return max(0, num_waiting + num_running + num_change * num_gateways) + kv_usage
 
 
 class Affinity:
-    """Chooses, and remembers how popular beginnings are."""
+    """Chooses replicas, and counts how popular beginnings are."""
 
     def __init__(self) -> None:
         self._popularity = _Popularity()
@@ -128,7 +128,7 @@ def _rank(key: int, replicas: Sequence[Candidate]) -> list[Candidate]:
 
 @lru_cache(maxsize=4096)
 def _rank_uids(key: int, uids: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the places of the uids in the order of their scores. It takes 1 µs a uid, so it is kept."""
+    """Return the places of the uids in the order of their scores. 1 µs a uid, so it is cached."""
     scores = [_mix(key ^ _seed(uid)) for uid in uids]
     return tuple(sorted(range(len(uids)), key=scores.__getitem__))
 

@@ -12,11 +12,11 @@ A replica that fails is picked only if there is no other (`ejection.py`).
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 
-from millrace_gateway.route.candidate import Preference, describe
 from millrace_gateway.route.census import Census
 from millrace_gateway.route.ejection import ALL_ARE_GOOD, Judgement, Suspects, judge
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica
+from millrace_gateway.route.preference import Chooser, describe_candidate
 from millrace_gateway.route.standing import (
     LEAST_SHARE,
     Standing,
@@ -32,6 +32,7 @@ FRESH_SECONDS = 2.0
 POLL_SECONDS = 0.5
 """Without a report for so long, a replica with requests in flight is asked for one."""
 NUM_GONE = 1024
+"""Gone replicas that the balancer remembers, to forget them once more."""
 
 
 class Balancer:
@@ -60,12 +61,12 @@ class Balancer:
         replicas: Sequence[Replica],
         tried: Collection[str],
         now: float,
-        prefer: Preference | None = None,
+        prefer: Chooser | None = None,
     ) -> Replica | None:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
-        One that is ejected comes last (`find_last_resort`), and one that leaves behind those that stay.
-        `prefer` may choose another one among those that are neither.
+        An ejected replica comes last (`find_last_resort`), and a leaving one after those that stay. `prefer`
+        may choose another replica among the rest.
         """
         judgement = self._judge(replicas, now)
         found = self._prefer(replicas, tried, now, judgement, prefer=prefer) if prefer else None
@@ -133,11 +134,11 @@ class Balancer:
         tried: Collection[str],
         now: float,
         judgement: Judgement,
-        prefer: Preference,
+        prefer: Chooser,
     ) -> Replica | None:
         avoided, tolerated = judgement
         candidates = [
-            describe(replica, self._standings.get(replica.uid), now)
+            describe_candidate(replica, self._standings.get(replica.uid), now)
             for replica in replicas
             if not (replica.is_leaving or replica.uid in tried or replica.uid in avoided)
         ]
@@ -181,7 +182,7 @@ class Balancer:
         self.census.forget_changes(replica.key)
 
     def note_nothing(self, replica: Replica) -> None:
-        """Record that a request has ended without an answer, and not by the replica."""
+        """Record that a request has ended without an answer, for a reason other than the replica."""
         if standing := self._doubted.get(replica.uid):
             standing.note_nothing()
 
@@ -197,7 +198,7 @@ class Balancer:
     ) -> None:
         """Record that the replica has begun an answer: it is trusted again, unless errors follow errors.
 
-        `asked_at` is when the request was sent; None: just now. `tenant` is whose it is; None: nobody knows.
+        `asked_at` is when the request was sent; None: just now. `tenant` is its client; None: unknown.
         """
         uid = replica.uid
         standing = self._find_standing(uid)
@@ -267,8 +268,8 @@ class Balancer:
     def find_shares(self, replicas: Sequence[Replica], now: float) -> dict[str, float]:
         """Return the share of requests of each replica that gets some, by uid, relative to a full one.
 
-        As in a choice, one that leaves or has failed is better than none. One request tries a replica after
-        its ejection.
+        As in `pick`, a leaving or a failed replica is better than none. One request alone tries a replica
+        after its ejection.
         """
         judgement = self._judge(replicas, now)
         good = [one for one in replicas if not (one.is_leaving or one.uid in judgement.avoided)]

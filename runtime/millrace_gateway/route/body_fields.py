@@ -1,14 +1,15 @@
 """Reads the few fields of a request's body that the gateway needs. Pure.
 
 The JSON parser is the replicas' own: both refuse the same bodies, and of a repeated key the last value
-counts. So another model is written once more, at the end, and the client's bytes before it stay as they are.
-Bodies were decoded and encoded again: 7 MiB of keys held the event loop for a second, and took 141 MiB.
+counts. So the gateway writes another model once more, at the end, and leaves the client's bytes before it as
+they are. When it decoded and encoded bodies, 7 MiB of keys held the event loop for a second, and took 141
+MiB.
 
-A body of up to 2 MiB is parsed whole. Messages take 1 ms of the event loop then, and what takes longest, keys
-that repeat, 15 to 20 (by hand). Of a longer body the gateway parses what is around `model`: clients write it
-first, or behind the messages. An `n` elsewhere would take 128 places at the replicas for one, so it counts as
-128. Only where a parser alone finds the model, because the key stands elsewhere or is there twice, a longer
-body is parsed whole, too: 8 MiB take 12 to 90 ms (by hand).
+The gateway parses a body of up to 2 MiB whole. Messages take 1 ms of the event loop then, and repeated keys,
+which take the longest, 15 to 20 ms (by hand). Of a longer body the gateway parses what is around `model`:
+clients write it first, or behind the messages. An `n` elsewhere would take 128 places at the replicas for
+one, so it counts as 128. Only where a parser alone finds the model, because the key stands elsewhere or is
+there twice, a longer body is parsed whole, too: 8 MiB take 12 to 90 ms (by hand).
 """
 
 import math
@@ -21,13 +22,14 @@ from millrace_runtime.mended_json import BYTE_ORDER_MARK, MOST_HALVES, count_hal
 WHOLE_BYTES = 2 << 20
 """A longer body has more than half a million tokens of text. Few models take it."""
 LONG_BYTES = 256 * 1024
-"""A shorter body is mended here, if replicas would mend it; so long a part around `model` is parsed."""
+"""The gateway mends a shorter body if replicas would mend it; of a longer one it parses so many bytes around
+`model`."""
 _HEAD_BYTES = 4096
 _KEY, _SPACES = b'"model"', b" \t\r\n"
 _VALUE = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _MOST_PARTS, _MOST_PROMPTS = 1024, 128
-"""Of a list that is parsed; and that a replica takes."""
+"""The most parts of a list that the gateway parses, and the most prompts that a replica takes."""
 _LARGEST_COUNT = 2**31
 _LONGEST_COUNT = 32
 """Digits: of a longer number these are read."""
@@ -57,7 +59,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 class BodyFields(msgspec.Struct, frozen=True):
-    """What the gateway keeps. None refers to the body, which is forgotten before the answer ends."""
+    """The fields that the gateway keeps. None refers to the body, which it forgets before the answer ends."""
 
     model: str | None
     is_stream: bool
@@ -69,15 +71,17 @@ class BodyFields(msgspec.Struct, frozen=True):
 
     @property
     def num_sequences(self) -> int:
-        """The same, as far as a replica would compute it."""
+        """The number of answers, up to the most that a replica computes for one request."""
         return min(self.num_choices, _MOST_PROMPTS)
 
 
 UNREADABLE = BodyFields(model=None, is_stream=False, most_tokens=None, num_choices=_MOST_PROMPTS)
-"""Of a body that the gateway can't read, and a replica may: it has as many sequences as a request can have.
+"""The fields of a body that a replica may read and the gateway can't: it counts as the most sequences of a
+request.
 
-Its client gains nothing that `n` would not give it: what is not computed is free again after a few reports
-of the replica. It gets no comments while it waits: in an answer that is no stream, they would be an error.
+Its client gains nothing by that: the places of sequences that the replica does not compute are free after a
+few reports. The gateway sends no comments while the request waits: if its answer is no stream, they would be
+an error.
 """
 _BODY = msgspec.json.Decoder(_Body)
 
@@ -107,7 +111,8 @@ def _read_around(body: bytes) -> BodyFields | None:
 def replace_model(body: bytes, model: str) -> bytes:
     """Return a body with another model. `read_fields` must have found one in it.
 
-    Raises MalformedBodyError for a body that does not end as an object: of a long one that was not read.
+    Raises MalformedBodyError for a body that does not end as an object: `read_fields` reads a long one in
+    parts.
     """
     end = body.rfind(b"}")
     if end < 0 or body[end + 1 :].strip(_SPACES):

@@ -150,7 +150,7 @@ class Catalogue:
         return tuple(replica for service in route.services for replica in list_ready(service.key))
 
     def list_replicas(self, key: ServiceKey) -> tuple[Replica, ...]:
-        """Return those of one service."""
+        """Return the Ready replicas of one service."""
         return self._replicas.list_ready(key)
 
     def renew(self, route: Route) -> Route | None:

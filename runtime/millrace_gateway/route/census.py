@@ -13,11 +13,11 @@ class _Counts:
         self.num_sequences: dict[str, int] = {}
         """By uid; of replicas that have some."""
         self.changed: set[str] | None = None
-        """The uids whose counts have changed since the last look; None: nobody knows."""
+        """The uids whose counts have changed since the last look; None: unknown."""
 
 
 class Census:
-    """Owner of the counts. One looks at them: each look begins a new list of changes."""
+    """Owner of the counts. It has one reader: each look begins a new list of changes."""
 
     def __init__(self) -> None:
         self._services: dict[ServiceKey, _Counts] = {}
@@ -40,7 +40,7 @@ class Census:
                 counts.changed = None
 
     def forget_changes(self, service: ServiceKey) -> None:
-        """Record that more than counts has changed: who looks next has to look at all."""
+        """Record that more than counts has changed: the next look must cover all replicas."""
         counts = self._services.get(service)
         if counts is not None:
             counts.changed = None

@@ -32,7 +32,7 @@ TOLERATED_SECONDS = 10.0
 TOLERATED_MORE = 0.4
 """How much larger the part of errors may be than at the best replica. Five in a row alone make it 0.49."""
 _KEPT = 7 / 8
-"""Of what was known of a replica's part of errors, at each answer."""
+"""The weight of the earlier part of errors when an answer comes."""
 OTHERS_SECONDS = 5.0
 """How long after a good answer to another client one client's errors may be its own."""
 MOST_SUSPECTS = 4096
@@ -102,13 +102,13 @@ class Ejection:
         self.error_share = 0.0
         """The part of errors among its last few answers to generations."""
         self._erring: tuple[Hashable, ...] = ()
-        """Whose errors came since the last good answer; at most two of them."""
+        """The clients that got errors since the last good answer; at most two of them."""
         self._fails_since = _NEVER
-        """When the first of these came, or the first refusal or break."""
+        """When the first of these errors came, or the first refusal or break."""
         self._served: Hashable = None
-        """Whose the last good answer was,"""
+        """The client of the last good answer."""
         self._other_at = _NEVER
-        """and when the last one before it began that was another's."""
+        """When the last good answer to another client than that one began."""
 
     def is_ejected(self, now: float, longest: float = float("inf")) -> bool:
         """Whether it is not yet time for another try, `longest` seconds after its last failure at most."""
@@ -144,10 +144,10 @@ class Ejection:
     ) -> None:
         """Record that it has begun an answer.
 
-        `asked_at` is when the request was sent; `client` is whose it is, None if nobody knows.
+        `asked_at` is when the request was sent; `client` is its client, None if unknown.
 
-        After errors only a good answer to a generation is one: a broken engine refuses what is wrong, and
-        counts tokens, as before. After a refusal or a break each answer is good.
+        After errors only a good answer to a generation ends the ejection: a broken engine refuses invalid
+        requests and counts tokens as before. After a refusal or a break any answer without an error does.
         """
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             if self._is_own_error(client, now, suspects):
@@ -198,7 +198,9 @@ class Ejection:
             self._trust()
 
     def _is_own_error(self, client: Hashable, now: float, suspects: Suspects) -> bool:
-        """Whether it fails elsewhere, too, and nobody else here, where another was just served well."""
+        """Whether the client fails elsewhere, too, while this replica serves another well and fails no
+        other.
+        """
         if self._fails_since == _NEVER:
             self._fails_since = now
         if len(self._erring) < 2 and client not in self._erring:
@@ -235,7 +237,7 @@ class Ejection:
 
 
 class Judgement(NamedTuple):
-    """What becomes of a service's replicas that are doubted, by uid."""
+    """The uids of a service's doubted replicas, by what becomes of them."""
 
     avoided: Collection[str] = ()
     """They get a request only if there is no other replica."""
@@ -249,7 +251,7 @@ ALL_ARE_GOOD = Judgement()
 def judge(
     doubted: Mapping[str, Ejection], num_replicas: int, least_error_share: float, now: float, seconds: float
 ) -> Judgement:
-    """Return what becomes of the doubted ones among a service's replicas.
+    """Return which of a service's doubted replicas are avoided, and which are tolerated.
 
     `least_error_share` is that of its best replica, `seconds` the time of a first ejection.
     """

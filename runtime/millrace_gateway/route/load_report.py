@@ -1,4 +1,4 @@
-"""What a replica reports of its load: with each answer in HEADER_LOAD, and at PATH_LOAD as JSON. Pure."""
+"""A replica's report of its load: in HEADER_LOAD with each answer, and at PATH_LOAD as JSON. Pure."""
 
 import math
 from typing import NamedTuple

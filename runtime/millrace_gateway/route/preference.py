@@ -1,18 +1,51 @@
-"""The replica that a request would rather have than the idlest: that of its beginning or session. Pure."""
+"""A request's preference among replicas: the one that has its beginning or its session. Pure.
 
-from collections.abc import Sequence
+A request without a preference goes to the least loaded replica (`balance.py`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from millrace_gateway.route.affinity import Affinity, find_load
 from millrace_gateway.route.affinity import Candidate as Home
-from millrace_gateway.route.candidate import Candidate
-from millrace_gateway.route.objects import ServiceChanges, ServiceKey
+from millrace_gateway.route.load_report import LoadReport
+from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
 from millrace_gateway.route.prefix import find_session, hash_prefix, hash_session
+from millrace_gateway.route.standing import Standing, find_share
+
+
+class Candidate(NamedTuple):
+    """A replica that may get a request."""
+
+    replica: Replica
+    num_own: int
+    """This gateway's sequences at it."""
+    share: float
+    """Of a full replica's requests: less for one that has just started."""
+    report: LoadReport | None
+    """The last one, if it still counts."""
+    num_change: int
+    """By how many this gateway's sequences have become more since that report."""
+
+
+Chooser = Callable[[Sequence[Candidate]], str | None]
+"""Returns the uid of one of the candidates; None: the least loaded one."""
+
+
+def describe_candidate(replica: Replica, standing: Standing | None, now: float) -> Candidate:
+    """Return the candidate; without a standing nothing is known of it."""
+    share = find_share(now - replica.ready_at)
+    if standing is None:
+        return Candidate(replica, 0, share, None, 0)
+    report = standing.report if now < standing.fresh_until else None
+    change = standing.num_sequences - standing.num_sequences_then
+    return Candidate(replica, standing.num_sequences, share, report, change)
 
 
 class Preferences:
     """Owner of what is known of each service's requests."""
 
-    def __init__(self, *, by_user: bool = False) -> None:
+    def __init__(self, *, by_user: bool) -> None:
         """`by_user`: the field `user` of a body names a session, too."""
         self._by_user = by_user
         self._affinities: dict[ServiceKey, Affinity] = {}

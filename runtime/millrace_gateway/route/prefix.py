@@ -81,7 +81,7 @@ def hash_session(session: bytes, salt: bytes) -> int:
 
 
 def find_session(body: bytes) -> bytes | None:
-    """Return the text of a body's `user`, by which OpenAI's clients tell their own users apart.
+    """Return the text of a body's `user`, by which OpenAI's clients name their own users.
 
     They write it before or behind the messages: a search through 8 MiB of them would hold the event loop.
     """

@@ -67,11 +67,10 @@ class Replicas:
         self,
         clock: Callable[[], float],
         on_names: Callable[[ServiceKey, frozenset[str]], None],
-        on_gone: Callable[[str], None] = lambda _uid: None,
     ) -> None:
         self.num_changes = 0
-        """Number of changes."""
-        self.on_gone = on_gone
+        """Changes of any replica since the start."""
+        self.on_gone: Callable[[str], None] = lambda _uid: None
         self.leaving: set[str] = set()
         """The uids of those that are marked to leave."""
         self._clock = clock

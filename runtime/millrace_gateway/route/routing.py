@@ -12,7 +12,11 @@ from millrace_gateway.route.objects import ServiceKey
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _PORT = re.compile(r":[0-9]{1,5}\Z")
 _MOST_HOST_LETTERS = 300
-"""DNS has no longer name. What is known of a Host is kept, and a client may write 64 KiB of it."""
+"""No DNS name is longer. The gateway caches its reading of each Host, and a client may write one of 64
+KiB."""
+
+_MOST_SHOWN_LETTERS = 200
+"""Letters of a model name that a refusal shows."""
 
 
 class HostAddress(NamedTuple):
@@ -218,5 +222,5 @@ def _explain_names(port: str) -> str:
     )
 
 
-def _shorten(text: str, limit: int = 200) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN_LETTERS else f"{text[:_MOST_SHOWN_LETTERS]}…"

@@ -18,7 +18,7 @@ LEAST_SHARE = 0.01
 
 
 class Standing(Ejection):
-    """What is known of one replica."""
+    """One replica as the gateway knows it."""
 
     __slots__ = (
         "fresh_until",
@@ -57,9 +57,9 @@ class Standing(Ejection):
     def rank_failed(self, now: float) -> tuple[bool, bool, float, float]:
         """Return its place among replicas that have failed, where there is no other: the lowest comes first.
 
-        First those that refuse: another replica gets what they refuse. Then those whose time is over, and
-        that have not failed since: they may be well, and slow to answer. The least loaded of these; of the
-        rest the one that failed the longest ago.
+        Replicas that refuse come first: another replica gets what they refuse. Then come those whose ejection
+        is over, the least loaded first: they may be well, and slow to answer. Of the rest the one that failed
+        the longest ago comes first.
         """
         if self.has_refused:
             return False, False, self.find_load(now), self.failed_at
@@ -91,8 +91,8 @@ def find_last_resort(
 ) -> Replica | None:
     """Return the best of replicas that have failed, or the one that leaves, if there is one.
 
-    That comes behind those that refuse, whose requests another one gets, and before those that break off or
-    err.
+    The leaving one comes after those that refuse, whose requests another replica gets, and before those that
+    break off or err.
     """
 
     def rank(replica: Replica) -> tuple[bool, tuple[bool, bool, float, float]]:

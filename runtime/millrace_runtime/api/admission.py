@@ -13,14 +13,12 @@ from millrace_runtime.protocol.messages import FINISH_ABORT
 
 _MAX_RETRY_SECONDS = 60
 _BYTES_PER_TOKEN = 4
-"""An estimate of a body's tokens, so that admission can decide while the body arrives."""
+"""For an estimate of a body's tokens, so that admission can decide while the body arrives."""
 _RATE_WEIGHT = 0.05
 """Weight of one step in the moving mean of token throughput: about the last twenty steps count."""
-
-
 MOST_COUNTS = 16
-"""Requests at once that only count tokens. They cost the engine nothing, and no gateway lets them wait for
-turns: more of them would take the places of sequences, and the text worker's time, from everybody else."""
+"""The most requests at the same time that only count tokens. They cost the engine nothing, and gateways give
+them no turn to wait for: more of them would take the places of sequences and the text worker's time."""
 
 
 class Refusal(NamedTuple):
@@ -32,7 +30,7 @@ class Refusal(NamedTuple):
 
 @dataclass(eq=False)
 class Ticket:
-    """What one admitted request holds. Only Admission changes it."""
+    """The sequences, tokens and bytes that one admitted request holds. Only Admission changes them."""
 
     num_sequences: int = 0
     num_tokens: int = 0

@@ -16,18 +16,16 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime import contract
-from millrace_runtime.api.connection.cors import CorsLayer
-from millrace_runtime.api.connection.state_headers import StateHeaders
+from millrace_runtime.api.connection.middleware import CorsLayer, StateLayer, TokenLayer
 from millrace_runtime.api.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import Exchange
-from millrace_runtime.api.load import read_load
 from millrace_runtime.api.openapi import DescribedApi
+from millrace_runtime.api.prompt_exchange import PromptExchange
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.stream_socket import StreamSocket
-from millrace_runtime.api.tokenizing import PromptExchange
 from millrace_runtime.api.workers.grammar_worker import GrammarWorker
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
@@ -75,12 +73,11 @@ def create_app(
 def _add_layers(app: FastAPI, replica: ReplicaState) -> None:
     """Add what surrounds every path, the innermost first."""
     settings = replica.settings
-    app.add_middleware(StateHeaders, replica=replica)
+    app.add_middleware(StateLayer, replica=replica)
     if settings.allowed_origins:
         app.add_middleware(CorsLayer, policy=CorsPolicy(settings.allowed_origins))
     if settings.gateway_keys:
-        from millrace_runtime.api.connection.token import TokenLayer  # noqa: PLC0415  loads cryptography
-        from millrace_runtime.gateway_token import TokenVerifier  # noqa: PLC0415
+        from millrace_runtime.gateway_token import TokenVerifier  # noqa: PLC0415  loads cryptography
 
         app.add_middleware(TokenLayer, verifier=TokenVerifier(settings.service or "", settings.gateway_keys))
 
@@ -203,7 +200,7 @@ def _add_health(app: FastAPI, replica: ReplicaState) -> None:
     @app.get(contract.PATH_LOAD)
     async def load() -> JSONResponse:
         """Return how many requests are in flight, and how much the engine has to do."""
-        load = read_load(replica)
+        load = replica.read_load()
         return JSONResponse(
             {
                 "server_load": replica.num_requests,

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from millrace_runtime.api.answer.anthropic import MessagesWriter
 from millrace_runtime.api.answer.chat import ChatWriter
+from millrace_runtime.api.answer.openai import CompletionWriter
 from millrace_runtime.api.answer.responses import ResponsesWriter
-from millrace_runtime.api.answer.writer import CompletionWriter, Writer
+from millrace_runtime.api.answer.writer import Writer
 
 
 @dataclass(frozen=True)

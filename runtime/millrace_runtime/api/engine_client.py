@@ -73,7 +73,7 @@ class EngineClient:
             raise UnavailableError(
                 _ENGINE_GONE if self.is_gone else "the engine is still loading", retry_after=5
             )
-        frames = [encode_frame(prompt) for prompt in prompts]  # what fails here leaves nothing behind
+        frames = [encode_frame(prompt) for prompt in prompts]  # before anything changes: it may raise
         ids = {new.sequence_id for prompt in prompts for new in prompt.sequences}
         stream.expect(ids)
         self._streams |= dict.fromkeys(ids, stream)

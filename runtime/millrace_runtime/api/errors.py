@@ -1,4 +1,4 @@
-"""What a client gets when a request fails: OpenAI's error shape, with a status.
+"""The errors that a client gets when its request fails: in OpenAI's shape, with a status.
 
 ApiError                        any refusal or failure, with its HTTP status
 ├── BadRequestError             400: the request is at fault; `param` names the field
@@ -122,7 +122,7 @@ class ClientGoneError(Exception):
 
 
 def explain_fault(fault: str | None) -> ApiError:
-    """Return what the client gets for the engine's fault on its sequence."""
+    """Return the client's error for the engine's fault on its sequence."""
     if fault == FAULT_NOTHING_ALLOWED:
         return BadRequestError(
             "the request's fields together leave no token that may come next: loosen `bad_words`, "

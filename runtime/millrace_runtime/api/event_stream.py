@@ -22,7 +22,7 @@ NoteBegun = Callable[[Begun, float], None]
 
 
 class Sequences(Protocol):
-    """What a stream asks of the engine."""
+    """The part of the engine that a stream uses."""
 
     def forget(self, sequence_id: int) -> None:
         """Expect no further outputs of a sequence that has ended."""
@@ -49,13 +49,14 @@ class EventStream:
         self._open_ids: set[int] = set()
         self._events: deque[bytes] = deque()
         self._waiting: deque[tuple[SequenceOutput, float]] = deque()
-        """A long output's pieces and what came after it: one a turn, so that other streams have theirs."""
+        """The pieces of a long output, and the outputs after it. The stream accepts one in each turn of the
+        event loop, so that other streams have their turns."""
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
         self.write: WriteEvents | None = None
-        """Writes a step's events while the reader waits for some, so that they need not wake it."""
+        """Writes a step's events while the reader waits for some, so that the reader need not wake."""
         self.last_at = time.monotonic()
-        """When events came last, or the stream was opened."""
+        """The time of the last events, else of the opening."""
 
     def __aiter__(self) -> Self:
         return self
@@ -106,7 +107,7 @@ class EventStream:
             return
         try:
             events = self._accept(output, now)
-            is_left = events is not None and not self._is_written(events)
+            is_left = events is not None and not self._try_write(events)
         except Exception as error:  # noqa: BLE001  the same message has other requests' outputs
             self.fail(error)
             return
@@ -119,7 +120,7 @@ class EventStream:
             self._notify()
 
     def add(self, events: bytes) -> None:
-        """Add events that no sequence brought, and wake the reader."""
+        """Add events of no sequence, and wake the reader."""
         self.last_at = time.monotonic()
         self._events.append(events)
         self._notify()
@@ -145,10 +146,11 @@ class EventStream:
         for sequence_id in list(self._open_ids):
             self.drop(sequence_id)
 
-    def _is_written(self, events: bytes) -> bool:
-        """Write events. Return False if the reader must: what came before them is its, and must leave first.
+    def _try_write(self, events: bytes) -> bool:
+        """Write events directly. Return False if the reader must write them.
 
-        It also takes the events of several sequences, so that those of one step leave in one write.
+        The reader does so while it has earlier events, which must leave first. It also writes for a request
+        with several open sequences, so that all their events of a step leave in one write.
         """
         is_reader_waiting = self._wake is not None and not self._wake.done()
         if self.write is None or not is_reader_waiting or len(self._open_ids) > 1:

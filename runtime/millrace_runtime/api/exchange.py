@@ -14,17 +14,18 @@ from starlette.types import Receive, Scope, Send
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.envelope import Envelope
-from millrace_runtime.api.answer.message import OpenMessage
-from millrace_runtime.api.answer.split import open_messages
+from millrace_runtime.api.answer.message import OpenMessage, open_messages
 from millrace_runtime.api.answer.writer import AnswerSpec, Writer
-from millrace_runtime.api.connection.waited import read_waited
-from millrace_runtime.api.connection.wire import COMMENT, Answer, Body
+from millrace_runtime.api.connection.asgi import COMMENT, Answer, Body
+from millrace_runtime.api.connection.middleware import read_waited
 from millrace_runtime.api.dialects import Dialect
 from millrace_runtime.api.errors import ApiError, ClientGoneError, GenerationError
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.request.answer_form import AnswerForm, choose_form, choose_grammar
-from millrace_runtime.api.request.intent import GenerationRequest
+from millrace_runtime.api.request.cache_salt import hash_salt, read_sender
+from millrace_runtime.api.request.decoding import asks_for_stream
+from millrace_runtime.api.request.generation_request import GenerationRequest
 from millrace_runtime.api.request.prompts import (
     Prompts,
     check_ids,
@@ -34,16 +35,14 @@ from millrace_runtime.api.request.prompts import (
     prove_grammar,
     read_prompts,
 )
-from millrace_runtime.api.request.salt import hash_salt, read_sender
-from millrace_runtime.api.request.stream_field import asks_for_stream
-from millrace_runtime.chat.parsers.choose import list_markers
+from millrace_runtime.chat.parsers.registry import list_markers
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 logger = logging.getLogger(__name__)
 
 
 class Prepared(NamedTuple):
-    """What is known of a request before it is generated."""
+    """A request that was read, checked and tokenised."""
 
     request: GenerationRequest
     prompts: Prompts
@@ -126,7 +125,7 @@ class Exchange:
             raise
 
     async def _await_reading(self, reading: "asyncio.Future[Prepared]") -> "Prepared":
-        """Return what is read. Meanwhile a stream gets its status and comments, as later, too."""
+        """Return the prepared request. Meanwhile a stream gets its status, and comments in silence."""
         seconds = self._replica.settings.sse_keep_alive_seconds
         while True:
             await asyncio.wait({reading}, timeout=self._silent_since + seconds - time.monotonic())

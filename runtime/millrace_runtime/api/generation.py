@@ -10,16 +10,15 @@ import numpy as np
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.answer.prompt import Echo, PromptReader
-from millrace_runtime.api.connection.wire import COMMENT
+from millrace_runtime.api.connection.asgi import COMMENT
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.event_stream import EventStream, WriteEvents
 from millrace_runtime.api.metrics import ReplicaMetrics
-from millrace_runtime.api.request.intent import GenerationRequest
+from millrace_runtime.api.request.generation_request import GenerationRequest
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import pack_tokens
-from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import (
     FINISH_ABORT,
     FINISH_ERROR,
@@ -29,7 +28,7 @@ from millrace_runtime.protocol.messages import (
     NewSequence,
     SequenceOutput,
 )
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.sampling import Sampling, count_mask_bytes
 
 Write = Callable[[Delta], bytes | None]
 """Writes a delta. Returns its events, or None if the answer is one JSON document."""
@@ -50,11 +49,12 @@ class Generation:
         tokenizer: Tokenizer,
         vocabulary_size: int,
         salt: bytes,
-        markers: frozenset[str] = frozenset(),
+        markers: frozenset[str],
     ) -> None:
-        """`salt` is that of the prompts' prefixes.
+        """Only requests with the same `salt` share computed prefixes.
 
-        `markers` are what a parser of the answer looks for: special tokens among them are shown.
+        `markers` are the texts that the answer's parser looks for: special tokens among them stay in the
+        text.
         """
         self._request = request
         self._stops = build_stops(request.stops, tokenizer.special_texts, is_kept=request.keeps_stop)
@@ -78,7 +78,7 @@ class Generation:
         self.events = EventStream(engine, self._accept, self._note_begun)
         """The events of each step, from `start` on."""
 
-    def add_prompt(self, prompt: Sequence[int], max_tokens: int, grammar: Grammar | None = None) -> None:
+    def add_prompt(self, prompt: Sequence[int], max_tokens: int, grammar: Grammar | None) -> None:
         """Plan the choices of one prompt, which fit `grammar`. `start` sends them."""
         request = self._request
         ends = () if request.ignores_end else self._tokenizer.end_token_ids
@@ -121,7 +121,7 @@ class Generation:
         self._engine.generate(prompts, self.events)
 
     def write_by(self, write: WriteEvents) -> None:
-        """From now on write a step's events by `write`, without the reader, wherever they need not wait."""
+        """From now on call `write` for a step's events, without the reader, wherever they need not wait."""
 
         def write_held(events: bytes) -> bool:
             is_written = write(events)
@@ -132,7 +132,7 @@ class Generation:
         self.events.write = write_held
 
     def keep_alive(self, seconds: float) -> None:
-        """Add a comment to the events whenever there were none for so long."""
+        """Add a comment to the events whenever no event has come for `seconds`."""
         now = time.monotonic()
         rest = self.events.last_at + seconds - now
         if rest <= 0:
@@ -206,7 +206,7 @@ class Generation:
         choice.last_token_at = now
 
     def _open_reader(self, prompt: Sequence[int]) -> PromptReader | None:
-        """Return what reads a choice's prompt; None if its answer has nothing of it."""
+        """Return the reader of a prompt's echo and scores; None if the answer has neither."""
         wish, echo = self._request.prompt, None
         if not wish.is_echoed and wish.num_logprobs is None:
             return None
@@ -235,6 +235,6 @@ class Generation:
 
 def build_mask(packed: bytes, vocabulary_size: int) -> bytes:
     """Return a mask that allows these packed tokens, laid out as those of `Executor.provide_masks`."""
-    is_allowed = np.zeros(8 * mask_bytes(vocabulary_size), dtype=bool)
+    is_allowed = np.zeros(8 * count_mask_bytes(vocabulary_size), dtype=bool)
     is_allowed[np.frombuffer(packed, dtype="<i4")] = True
     return np.packbits(is_allowed, bitorder="little").tobytes()

@@ -182,10 +182,14 @@ class ReplicaMetrics(Collector):
                 "Tokens of prompts that were looked up in the prefix cache.",
                 stats.num_prefix_queries,
             ),
-            (contract.METRIC_PREFIX_HITS, "Those of them that were there.", stats.num_prefix_hits),
+            (
+                contract.METRIC_PREFIX_HITS,
+                "Tokens of prompts that the prefix cache had.",
+                stats.num_prefix_hits,
+            ),
             (contract.METRIC_DRAFTS, "Drafts that steps verified.", stats.num_drafts),
-            (contract.METRIC_DRAFTED, "Tokens of these drafts.", stats.num_drafted),
-            (contract.METRIC_ACCEPTED, "Those of them that became text.", stats.num_accepted),
+            (contract.METRIC_DRAFTED, "Tokens of the drafts that steps verified.", stats.num_drafted),
+            (contract.METRIC_ACCEPTED, "Draft tokens that became text.", stats.num_accepted),
         ):
             yield self._counter(name, text, {(): number})
 

@@ -7,8 +7,8 @@ from fastapi import FastAPI
 
 from millrace_runtime import contract
 from millrace_runtime.api.request.anthropic.body import MessagesBody, PromptBody
+from millrace_runtime.api.request.openai_bodies import ChatBody, CompletionBody, Unsupported
 from millrace_runtime.api.request.responses.body import ResponsesBody
-from millrace_runtime.api.request.schema import ChatBody, CompletionBody, Unsupported
 from millrace_runtime.api.request.tokenizing import DetokenizeBody, TokenizeBody
 
 _REF = "#/components/schemas/{name}"

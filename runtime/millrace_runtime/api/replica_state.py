@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from millrace_runtime.api.admission import Admission
 from millrace_runtime.api.engine_client import EngineClient
@@ -17,6 +18,22 @@ from millrace_runtime.protocol.messages import EngineReady, StepTiming
 
 _RETRY_SECONDS = 5
 _POLL_SECONDS = 0.02
+
+
+class Load(NamedTuple):
+    """The replica's sequences and memory."""
+
+    num_waiting: int
+    """Sequences that the engine does not compute yet."""
+    num_running: int
+    max_sequences: int
+    """The most sequences that the engine computes at the same time; 0 while there is no engine."""
+    kv_usage: float
+    """The share of the KV blocks in use, 0 to 1."""
+
+    def encode(self) -> bytes:
+        """Return the value of HEADER_LOAD."""
+        return b"%d %d %d %.3f" % self
 
 
 class ReplicaState:
@@ -124,6 +141,16 @@ class ReplicaState:
             yield ready
         finally:
             self.num_requests -= 1
+
+    def read_load(self) -> Load:
+        """Return the present load."""
+        ready = self.engine.ready
+        return Load(
+            num_waiting=self.metrics.num_waiting,
+            num_running=self.metrics.num_running,
+            max_sequences=ready.max_sequences if ready else 0,
+            kv_usage=self.metrics.kv_usage,
+        )
 
     async def _start_engine(self) -> None:
         with contextlib.suppress(UnavailableError):  # `is_gone` shows it

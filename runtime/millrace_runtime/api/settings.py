@@ -75,5 +75,5 @@ class ApiSettings:
 
     @property
     def max_score_bytes(self) -> int:
-        """Of one request's scored prompts, so that others have room beside it; more is answered 400."""
+        """The most bytes of one request's prompt log-probabilities: others need room. More is a 400."""
         return self.max_event_bytes // 2

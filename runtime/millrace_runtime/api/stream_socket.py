@@ -18,8 +18,8 @@ from millrace_runtime.api.dialects import CHAT, COMPLETIONS
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import Exchange
 from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.request.cache_salt import SENDER, list_senders
 from millrace_runtime.api.request.decoding import decode_mended
-from millrace_runtime.api.request.salt import SENDER, list_senders
 from millrace_runtime.cors import CorsPolicy
 
 _MAX_REQUESTS = 128
@@ -31,7 +31,7 @@ Id = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class ClientMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client sends: a request with its id, or the id of one to cancel."""
+    """A client's message: a request with its id, or the id of one to cancel."""
 
     id: Id | None = None
     request: msgspec.Raw = msgspec.Raw()
@@ -39,7 +39,7 @@ class ClientMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Kind(msgspec.Struct):
-    """The field by which a chat's body is known."""
+    """The field that only a chat's body has."""
 
     messages: msgspec.Raw = msgspec.Raw()
 
@@ -68,7 +68,7 @@ class StreamSocket:
                     self._handle(data)
                 except BadRequestError as error:
                     await self.send(None, error.encode()[1:-1])
-                await asyncio.sleep(0)  # a receive that needs not wait gives no other task a turn
+                await asyncio.sleep(0)  # a message that is already there gives other tasks no turn
         except WebSocketDisconnect:
             pass
         finally:
@@ -85,9 +85,10 @@ class StreamSocket:
         return True
 
     def _may_connect(self) -> bool:
-        """Whether the client is no page, or one that may: browsers ask nothing before they open a WebSocket.
+        """Whether the client is no web page, or a page of an allowed origin.
 
-        Some clients that are no page name the server itself as their origin.
+        Browsers send no preflight before a WebSocket. Some clients that are no page name the server itself as
+        their origin.
         """
         headers = self._socket.headers
         origin = headers.get("origin")
@@ -137,12 +138,12 @@ class StreamSocket:
 
 
 class _Call:
-    """What an exchange takes for a connection: the body comes at once, and the answer leaves as messages."""
+    """The connection of one exchange: it gets the body at once, and its answer leaves as messages."""
 
     def __init__(
         self, socket: StreamSocket, request_id: str, body: bytes, headers: list[tuple[bytes, bytes]]
     ) -> None:
-        """`headers` are those of the request, whose body is `body`."""
+        """`headers` and `body` are those of the request."""
         self._socket = socket
         self._request_id = request_id
         self._body: bytes | None = body
@@ -154,7 +155,7 @@ class _Call:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the client wants no more of it."""
+        """Whether the client has cancelled the request, or has left."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:

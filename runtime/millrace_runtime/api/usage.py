@@ -18,7 +18,7 @@ class Usage(NamedTuple):
     num_cached_tokens: int = 0
     """Of the prompts: those that the prefix cache had for the choice of each prompt that began first."""
     num_reasoning_tokens: int | None = None
-    """Of the completion; None where nobody looks for reasoning."""
+    """Of the completion; None if the server splits off no reasoning."""
 
 
 NO_USAGE = Usage(0, 0)
@@ -30,7 +30,7 @@ class UsageReport:
     def __init__(self) -> None:
         self._due_at = 0.0
         self.read_usage: Callable[[], Usage] = lambda: NO_USAGE
-        """Reads the usage so far. Nothing is used until a generation is planned."""
+        """Reads the usage so far. It is none until a generation is planned."""
 
     def is_due(self, now: float) -> bool:
         """Whether the last report is USAGE_SECONDS old, or there was none."""

@@ -1,18 +1,22 @@
-"""Other forms of a conversation, for a chat template that refuses the first one or loses some of it. Pure.
+"""Adapts a conversation's messages to the chat template of the model. Pure.
 
 A template refuses what its model never saw: Mistral's wants ids of nine letters, one system message, and the
-user's and the assistant's messages in turns; Llama 3's wants one call in a message. Clients can't know, and a
-conversation would end for ever by what the model itself has written, or another model before it.
+user's and the assistant's messages in turns; Llama 3's wants one call in a message. Clients can't know that.
+So a template that refuses a conversation, or loses a part of it, gets other forms of it. Otherwise one
+message of the model itself, or of another model before it, could end a conversation for ever.
 
 A conversation that the assistant begins stays as it is: a user's message before it would be an invention.
 """
 
 import base64
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain, product, takewhile
 from typing import Any
+
+from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 
 Messages = Sequence[dict[str, Any]]
 Rewrite = Callable[[Messages], Messages]
@@ -183,8 +187,82 @@ def _read_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 _TURNS: Sequence[tuple[Rewrite, ...]] = ((), (lead_with_system,), (lead_with_system, join_turns))
-"""What may be changed in who says what. Each goes further than the one before."""
+"""Rewrites of who says what. Each goes further than the one before."""
 _CALLS: Sequence[tuple[Rewrite, ...]] = ((), (shorten_ids,), (split_calls,), (shorten_ids, split_calls))
-"""What may be changed in calls."""
+"""Rewrites of calls."""
 _RESULTS: Sequence[tuple[Rewrite, ...]] = ((), (join_results,))
-"""What may be changed behind results. It comes last: `split_calls` moves results."""
+"""Rewrites behind results. They come last: `split_calls` moves results."""
+
+
+_THOUGHT = "thinking"
+"""The type of a message's part that is reasoning: clients of Mistral's models send such parts, and Mistral's
+chat templates read them. Other templates know a message's reasoning by a field, or not at all."""
+
+
+def has_thoughts(message: dict[str, Any]) -> bool:
+    """Whether a message has parts that are reasoning."""
+    content = message.get("content")
+    return isinstance(content, list) and any(map(_is_thought, content))
+
+
+def write_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without such parts: the assistant's become its reasoning, and others' become text."""
+    content: list[dict[str, Any]] = message["content"]
+    if message["role"] != "assistant":
+        return message | {"content": [_write_text(part) for part in content]}
+    known = [message[name] for name in REASONING_FIELDS if name in message][:1]
+    thoughts = [*map(str, known), *(part[_THOUGHT] for part in content if _is_thought(part))]
+    others = [part for part in content if not _is_thought(part)]
+    return message | {"content": others or "", REASONING_FIELDS[0]: "\n".join(thoughts)}
+
+
+def _is_thought(part: dict[str, Any]) -> bool:
+    return part.get("type") == _THOUGHT
+
+
+def _write_text(part: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "text", "text": part[_THOUGHT]} if _is_thought(part) else part
+
+
+Tools = list[dict[str, Any]]
+WriteTools = Callable[[Tools], Any]
+"""Takes a request's tools. Returns the value of the system message's field `tools`."""
+Render = Callable[[Messages, Tools | None], str]
+"""Returns a prompt of messages and tools. It raises TemplateError and BrokenTemplateError."""
+_PROBE = "0d7f1c"
+_ASKED = {"role": "user", "content": "?"}
+_FUNCTION = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
+_TOOLS = [{"type": "function", "function": _FUNCTION}]
+
+
+def find_tools_field(render: Render, source: str) -> WriteTools | None:
+    """Return how a template reads tools in the system's message; None where it does not, or need not.
+
+    Some templates read tools only there. Phi 4 mini's joins them with text, so it wants JSON already written:
+    the list of functions that its model card has. That of GLM 4 of 2024 walks through them.
+    """
+    if "tools" not in source or _shows(render, [_ASKED], _TOOLS):
+        return None
+    known: tuple[WriteTools, ...] = (list, _write_functions)
+    return next((write for write in known if _shows(render, put_tools([_ASKED], _TOOLS, write), None)), None)
+
+
+def put_tools(messages: Messages, tools: Tools, write: WriteTools) -> Messages:
+    """Return the messages with the tools in the system's, which may be a new one without a text."""
+    if messages and messages[0]["role"] == "system":
+        return [messages[0] | {"tools": write(tools)}, *messages[1:]]
+    return [{"role": "system", "content": "", "tools": write(tools)}, *messages]
+
+
+def _write_functions(tools: Tools) -> str:
+    return json.dumps([tool.get("function", tool) for tool in tools], ensure_ascii=False)
+
+
+def _shows(render: Render, messages: Messages, tools: Tools | None) -> bool:
+    """Whether a prompt has the tools. One that refuses the messages has its reasons: it may show them."""
+    try:
+        return _PROBE in render(messages, tools)
+    except BrokenTemplateError:
+        return False
+    except TemplateError:
+        return True

@@ -16,22 +16,22 @@ from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 
 _PROBE = "0d7f1c"
 _AS_PYTHON = f"'{_PROBE}'"
-"""What a template writes of an object that it should have got as JSON."""
+"""The trace of a template that prints an object as Python does: it should have got JSON."""
 _NULL: dict[str, Any] = {"content": None}
 _CONTENTS: tuple[dict[str, Any], ...] = ({}, _NULL, {"content": ""})
-"""What a message of calls alone may have, in the order in which they are tried."""
+"""The contents of a message of calls alone, in the order in which they are tried."""
 
 
 class Marks(NamedTuple):
-    """What a template that writes no calls teaches a model to write around them, as JSON."""
+    """The marks around calls, for a template that teaches a model to write calls and writes none itself."""
 
     signs: tuple[str, ...]
-    """What such a template has, beside its tools."""
+    """Texts by which such a template is recognised, beside its tools."""
     begin: str = ""
     end: str = ""
     between: str = ""
     name_field: str = ""
-    """What has the name, where each call is a message of its own, with the arguments as its text."""
+    """The field with the name, where each call is a message of its own, with the arguments as its text."""
     result_role: str = "tool"
     """The role of a result."""
 
@@ -61,7 +61,7 @@ _TAUGHT = (
 
 
 class CallForm(NamedTuple):
-    """What a template can read of a call."""
+    """The form of a call that a template can read."""
 
     content: dict[str, Any]
     """The content of a message of calls without a text."""
@@ -70,8 +70,8 @@ class CallForm(NamedTuple):
     reads_texts: bool
     """Whether arguments may be a text."""
     taught: "Marks | None" = None
-    """What stands around a call where it shows tools and no calls: those of earlier turns are written as it
-    teaches the model to."""
+    """The marks around a call, for a template that shows tools and no calls. Calls of earlier turns get them,
+    as the template teaches the model."""
 
     @property
     def needs_null(self) -> bool:

@@ -17,7 +17,7 @@ NONE_SHOWN: Mapping[int, str] = {}
 
 
 class Vocabulary(Protocol):
-    """What a detokenizer needs of a tokenizer."""
+    """The part of a tokenizer that a detokenizer needs."""
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token spells."""

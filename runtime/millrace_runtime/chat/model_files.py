@@ -101,10 +101,10 @@ def _find_inner(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _token_settings(model_path: Path, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
-    """Return what names special tokens.
+    """Return the settings that name special tokens.
 
-    special_tokens_map.json is an older file: it counts, and before the newer one, where that lists no added
-    tokens.
+    special_tokens_map.json is an older file. It counts only where the newer one lists no added tokens, and
+    then before it.
     """
     if "added_tokens_decoder" in tokenizer_config:
         return tokenizer_config
@@ -170,7 +170,7 @@ def _chat_templates(model_path: Path, tokenizer_config: dict[str, Any]) -> dict[
 
 
 def read_author_defaults(model_path: Path) -> AuthorDefaults:
-    """Read the folder's file; without one there are none. Raises TokenizerError for one that is wrong."""
+    """Return the defaults in the folder's file; NO_DEFAULTS without one. Raises TokenizerError."""
     path = model_path / GENERATION_CONFIG
     try:
         return msgspec.json.decode(path.read_bytes(), type=AuthorDefaults)

@@ -88,13 +88,13 @@ class StopStrings(NamedTuple):
     marks: Mapping[int, str]
     """The special tokens that stop strings contain, each with the letter that stands for it."""
     names: Mapping[str, str]
-    """What each of these letters stands for."""
+    """The special token that each of these letters stands for."""
 
 
 def build_stops(
     stops: tuple[str, ...], special_texts: Mapping[int, str], *, is_kept: bool = False
 ) -> StopStrings:
-    """Return what `StopMatcher` needs.
+    """Return the stop strings of a request for `StopMatcher`.
 
     Special tokens are no text, so a stop string that contains one would never match. So each of these tokens
     gets a letter that no text has: a surrogate. It stands in the stop string and in the text that is

@@ -12,13 +12,20 @@ from typing import Any
 import jinja2
 import msgspec
 
-from millrace_runtime.chat.adaptation import REASONING_FIELDS, list_forms, move_system, read_text
+from millrace_runtime.chat.adaptation import (
+    REASONING_FIELDS,
+    find_tools_field,
+    has_thoughts,
+    list_forms,
+    move_system,
+    put_tools,
+    read_text,
+    write_thoughts,
+)
 from millrace_runtime.chat.call_form import find_call_form
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 from millrace_runtime.chat.jinja_environment import RefusedError, build_environment
 from millrace_runtime.chat.jobs import RenderChat
-from millrace_runtime.chat.message_tools import find_tools_field, put_tools
-from millrace_runtime.chat.thinking_parts import has_thoughts, write_thoughts
 
 _PROBE, _SECOND_PROBE = "0d7f1c", "7c21e9"
 _ASKED = {"role": "user", "content": "?"}

@@ -1,10 +1,11 @@
 """The fewest tokens that a text can have, if the tokenizer's file implies a number. Without tokenising it.
 
-A byte of a text is in a token no longer than the longest that has such a byte. So it counts as one part of so
-many, and a text has at least as many tokens as these parts add up to. Where that exceeds the model's limit,
-the text worker refuses the text without tokenising it, which takes seconds and a gigabyte for 8 MiB. Only
-runs of spaces and of punctuation are in tokens of 64 bytes and more. With Mistral's vocabulary of 131,072,
-8 MiB of English prose have at least 353,000 tokens by this count, and of Python at least 417,000.
+Take a byte, and the longest token with such a byte, of n bytes. The token that has the byte in a text is no
+longer. So the byte counts as 1/n of a token, and a text has at least as many tokens as its bytes add up to.
+Where that exceeds the model's limit, the text worker refuses the text without tokenising it, which takes
+seconds and a gigabyte for 8 MiB. Only runs of spaces and of punctuation are in tokens of 64 bytes and more.
+With Mistral's vocabulary of 131,072, 8 MiB of English prose have at least 353,000 tokens by this count, and
+of Python at least 417,000.
 """
 
 import math

@@ -67,7 +67,7 @@ class JobRunner:
     ) -> None:
         """`max_text_bytes` is the longest text that fits into memory.
 
-        `bound` returns how many tokens a text has at least; None where that is not known. Raises
+        `bound` counts the fewest tokens that a text can have; None: they are not known. Raises
         BrokenTemplateError for a chat template that is wrong whatever the messages are.
         """
         self._tokenizer = tokenizer
@@ -80,7 +80,7 @@ class JobRunner:
         )
 
     def answer(self, message: ToTextWorker) -> FromTextWorker:
-        """Return the job's answer. A failure is an answer too: others wait for this worker."""
+        """Return the job's answer. A failure is an answer too: further jobs wait for this worker."""
         try:
             return self._run(message)
         except MemoryError:

@@ -121,7 +121,10 @@ class Tokenizer:
 
     @cached_property
     def drops_first_space(self) -> bool:
-        """Whether a text begins without its first token's space, as SentencePiece's do: by the first such."""
+        """Whether a text begins without its first token's space, as SentencePiece's do.
+
+        The first token of the vocabulary that begins with a space decides it.
+        """
         for token in range(self._native.get_vocab_size()):
             spelled = self.token_bytes(token)
             if spelled[:1] == b" " and spelled.strip() and not self.is_special(token):

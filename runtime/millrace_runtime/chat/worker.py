@@ -15,6 +15,7 @@ from millrace_runtime.chat.errors import (
     TextJobFailedError,
     TextMemoryError,
 )
+from millrace_runtime.chat.job_queue import JobQueue
 from millrace_runtime.chat.jobs import (
     AnyJob,
     Encoded,
@@ -26,7 +27,6 @@ from millrace_runtime.chat.jobs import (
     TextJob,
     ToTextWorker,
 )
-from millrace_runtime.chat.lane import JobLane
 from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.protocol.encoding import encode_frame, unpack_tokens
 
@@ -57,8 +57,8 @@ class TextWorker:
         """`module` is what the processes run: `chat/text_process.py`, with or without readers of bodies."""
         memory_bytes = min(limits.memory_bytes, _SMALL_MEMORY_BYTES)
         small_limits = dataclasses.replace(limits, memory_bytes=memory_bytes)
-        self._small = JobLane(model_path, small_limits, module, self._report_failure)
-        self._large = JobLane(model_path, limits, module, self._report_failure)
+        self._small = JobQueue(model_path, small_limits, module, self._report_failure)
+        self._large = JobQueue(model_path, limits, module, self._report_failure)
         self.is_model_at_fault = False
         """Whether the failure is the model's: no other machine would serve it either."""
 
@@ -109,10 +109,10 @@ class TextWorker:
         return _unpack(await self._run(frame))
 
     async def _run(self, frame: bytes) -> FromTextWorker:
-        return _require_success(await self._choose_lane(frame).run(frame))
+        return _require_success(await self._choose_queue(frame).run(frame))
 
-    def _choose_lane(self, frame: bytes) -> JobLane:
-        """Return the lane for the job. Raises NoTextWorkerError before the start or after the end."""
+    def _choose_queue(self, frame: bytes) -> JobQueue:
+        """Return the queue for the job. Raises NoTextWorkerError before the start or after the end."""
         self._small.require_open()
         if len(frame) <= SMALL_BYTES:
             return self._small

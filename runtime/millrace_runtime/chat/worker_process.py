@@ -15,7 +15,7 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
 )
 from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady, WorkerRefused
-from millrace_runtime.child import spawn
+from millrace_runtime.child_process import spawn
 from millrace_runtime.protocol.encoding import FrameDecoder, FrameError
 
 _READ_BYTES = 1 << 20

@@ -1,4 +1,7 @@
-"""Words that may not come: where a text ends with all of a word but its last token, that is banned. Pure."""
+"""Words that may not come. Where a text ends with all tokens of a word but the last, that last one is banned.
+
+Pure. Words of one token are biases instead.
+"""
 
 from collections.abc import Sequence
 

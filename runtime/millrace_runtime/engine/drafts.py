@@ -1,4 +1,4 @@
-"""How sequences share the room of a step for drafts, and what became of these."""
+"""How sequences share a step's room for drafts, and the counts of drafted and accepted tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -78,7 +78,8 @@ class GroupBlocks:
     def drop_unseen(self, table: BlockTable, keys: Sequence[bytes], num_computed: int) -> None:
         """Release the blocks that no token after `num_computed` submitted ones sees.
 
-        Those with a key stay cached, even before their step is collected: who finds them is in a later plan.
+        Those with a key stay cached, even before their step is collected: a sequence that finds them is in a
+        later plan.
         """
         if self.window is None:
             return

@@ -1,4 +1,4 @@
-"""What binds a sequence's draws, as the scheduler sees it, and the masks of a step."""
+"""The grammar that binds a sequence's draws, as the scheduler sees it, and the masks of a step."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

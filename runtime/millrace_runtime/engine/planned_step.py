@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from millrace_runtime.engine.sequence import Sequence, Tenancy
-from millrace_runtime.engine.step_time import StepWork
-from millrace_runtime.protocol.executor import mask_bytes
+from millrace_runtime.engine.token_budget import StepWork
 from millrace_runtime.protocol.messages import Begun, StepTiming
+from millrace_runtime.protocol.sampling import count_mask_bytes
 from millrace_runtime.protocol.step import Row
 
 
@@ -97,7 +97,7 @@ class PlannedStep:
         guesses is bounded, not only that of each.
         """
         self.awaits_masks = False
-        size = mask_bytes(vocabulary_size)
+        size = count_mask_bytes(vocabulary_size)
         drafts = [self.rows[number].draft for number, *_ in self.masked]
         masks = memoryview(bytearray(size * sum(1 + len(draft) for draft in drafts)))
         left, guessing = masks, []

@@ -34,7 +34,7 @@ class Changes:
 
 
 class Claims(NamedTuple):
-    """What waiting sequences will need once they can share a prefix."""
+    """The slots and blocks that waiting sequences will need once they can share a prefix."""
 
     num_slots: int
     blocks: list[int]
@@ -78,8 +78,8 @@ class Residency:
     ) -> bool:
         """Whether a sequence can be placed and leaves enough blocks in each group.
 
-        Enough are `enough` blocks, or the blocks that `others` may still need, if those are fewer. What is
-        claimed stays free, too.
+        Enough are `enough` blocks, or the blocks that `others` may still need, if those are fewer. The
+        blocks and slots of `claims` stay free, too.
         """
         claims = claims or Claims.none(len(self._groups))
         if len(self._free_slots) <= claims.num_slots:

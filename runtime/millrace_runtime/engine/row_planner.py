@@ -114,7 +114,7 @@ class RowPlanner:
     def _admit(self, planned: PlannedStep, *, before: Sequence | None = None) -> None:
         """Start waiting sequences in order of age, as long as there is room.
 
-        Those that wait for a prefix keep their places: younger ones have what these leave. With `before`,
+        Those that wait for a prefix keep their places: younger ones get the rest. With `before`,
         only those start that are more urgent than this one.
         """
         claims, num_keys = Claims.none(len(self._limits.groups)), 0

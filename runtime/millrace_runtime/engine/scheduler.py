@@ -17,15 +17,14 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from millrace_runtime.engine.bad_words import ban_words
+from millrace_runtime.engine.block_pool import hash_prompt, hash_root
 from millrace_runtime.engine.drafts import DraftCounts
 from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
-from millrace_runtime.engine.prefix import hash_prompt, hash_root
 from millrace_runtime.engine.residency import Residency
 from millrace_runtime.engine.row_planner import RowPlanner
 from millrace_runtime.engine.sequence import Age, Sequence
-from millrace_runtime.engine.step_time import StepWork
-from millrace_runtime.engine.token_budget import TokenBudget
+from millrace_runtime.engine.token_budget import StepWork, TokenBudget
 from millrace_runtime.engine.validation import check_request
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
 from millrace_runtime.protocol.messages import (

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from millrace_runtime.engine.block_pool import hash_block
 from millrace_runtime.engine.matcher import Matcher
-from millrace_runtime.engine.prefix import hash_block
 from millrace_runtime.protocol.encoding import TOKEN_BYTES, count_tokens, pack_tokens
 from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, Generate, NewSequence
 from millrace_runtime.protocol.step import RowResult
 
 MASKED_DRAWS = 16
-"""After a draw that did not fit an optimistic grammar so many have masks: what a model has wrong is some
-tokens long, and each draw that does not fit takes its sequence from the device."""
+"""So many draws have masks after one that did not fit an optimistic grammar: a model's mistake is some tokens
+long, and each draw that does not fit takes its sequence from the device."""
 
 
 class State(enum.Enum):
@@ -86,9 +86,9 @@ class Sequence:
     tables: list[BlockTable] = field(default_factory=list)
     """By KV group; empty without a slot."""
     root: bytes = b""
-    """What the key of its first block continues."""
+    """The key that its first block's key continues."""
     keys: list[bytes] = field(default_factory=list)
-    """Of its full blocks (`prefix.py`): of the prompt's, and of as many of the outputs as were named."""
+    """Of its full blocks (`block_pool.py`): of the prompt's, and of as many of the outputs as were named."""
     num_named: int = 0
     """Blocks that others can find, or that it found itself."""
     next_named: int = 0

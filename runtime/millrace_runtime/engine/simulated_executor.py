@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from millrace_runtime.engine.simulated_cache import SimulatedCache, Slot, unpack_mask
 from millrace_runtime.protocol.encoding import pack_floats, pack_tokens, unpack_tokens
-from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
+from millrace_runtime.protocol.executor import Command, Record, Sleep
+from millrace_runtime.protocol.sampling import count_mask_bytes
 from millrace_runtime.protocol.step import (
     FAULT_NOTHING_ALLOWED,
     Limits,
@@ -72,7 +73,7 @@ class SimulatedExecutor:
         """Keep the masks of a plan in flight."""
         [plan] = [plan for plan in self._plans if plan.step == step]
         num_masks = sum(1 + len(row.draft) for row in plan.rows if row.is_masked)
-        wanted = num_masks * mask_bytes(self.limits.vocabulary_size)
+        wanted = num_masks * count_mask_bytes(self.limits.vocabulary_size)
         assert masks.nbytes == wanted > 0, "each draw of a masked row has a mask"
         assert step not in self._masks, "masks came twice"
         self._masks[step] = bytes(masks)
@@ -139,7 +140,7 @@ class SimulatedExecutor:
         if not any(row.is_masked for row in plan.rows):
             return []
         assert self._has_masks(plan), "a masked row has no mask"
-        data, size = self._masks.pop(plan.step), mask_bytes(self.limits.vocabulary_size)
+        data, size = self._masks.pop(plan.step), count_mask_bytes(self.limits.vocabulary_size)
         return [unpack_mask(data[at : at + size]) for at in range(0, len(data), size)]
 
     def _compute(self, row: Row) -> None:
@@ -182,7 +183,7 @@ class SimulatedExecutor:
         return [TokenLogprobs(-1.0, _from(token, size)[:num_top], numbers) for token in drawn]
 
     def _score(self, slot: Slot, num_tokens: int) -> PromptLogprobs | None:
-        """Return what the row's tokens say of the prompt's tokens that follow them."""
+        """Return the log-probabilities of the prompt's tokens that follow the row's tokens."""
         first = max(slot.num_computed, slot.start.num_scored) + 1
         positions = range(first, min(slot.num_computed + num_tokens + 1, slot.start.num_prompt))
         if slot.start.sampling.num_prompt_logprobs is None or not positions:

@@ -12,13 +12,13 @@ from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
 from millrace_runtime.execution.collective import ALONE_RANK, Rank
 from millrace_runtime.execution.errors import CapacityError, ModelError
-from millrace_runtime.execution.host import usable_memory
+from millrace_runtime.execution.host import measure_usable_memory
 from millrace_runtime.execution.kv_cache import allocate_cache, budget_cache, list_groups
 from millrace_runtime.execution.loading import (
     LoadPlan,
     Log,
+    name_type,
     plan_load,
-    type_name,
 )
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import Runner
@@ -48,7 +48,7 @@ class LoadedModel:
         return Placement(
             device=plan.device.type,
             device_name=self.device_name,
-            dtype=type_name(plan.dtype),
+            dtype=name_type(plan.dtype),
             weights=plan.settings.weights,
             tensor_parallel=plan.rank.shard.count,
             kv_cache=plan.settings.kv_cache,
@@ -98,8 +98,8 @@ def build_executor(settings: ExecutionSettings, log: Log | None = None) -> Local
     the stored one.
     """
     log = log or _ignore
-    loaded = load_model(settings, usable_memory(settings.text_memory_bytes), ALONE_RANK, log)
-    shape = loaded.choose_cache(usable_memory(settings.text_memory_bytes))
+    loaded = load_model(settings, measure_usable_memory(settings.text_memory_bytes), ALONE_RANK, log)
+    shape = loaded.choose_cache(measure_usable_memory(settings.text_memory_bytes))
     log(describe_cache(loaded, shape))
     return loaded.allocate(shape.num_blocks, shape.max_model_length, PromptLookup())
 

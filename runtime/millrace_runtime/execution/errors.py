@@ -5,7 +5,7 @@ ExecutionError
 │   ├── ModelNotFoundError
 │   ├── UnsupportedModelError
 │   ├── BadCheckpointError
-│   └── CapacityError     its KV cache has no room
+│   └── CapacityError     it does not fit the memory, the length or the number of workers
 ├── WorkerError           a worker has ended, failed or is stopped
 └── PlanError             a step plan breaks the protocol: our own bug
 
@@ -37,7 +37,7 @@ class BadCheckpointError(ModelError):
 
 
 class CapacityError(ModelError):
-    """The KV cache has no room for one sequence of the length asked for."""
+    """The model or its KV cache does not fit the memory, its own length, or so many workers."""
 
 
 class WorkerError(ExecutionError):
@@ -45,7 +45,7 @@ class WorkerError(ExecutionError):
 
 
 class PlanError(ExecutionError):
-    """The plan names a slot, block or token that does not exist."""
+    """A plan names a slot, block or token that does not exist, or a call comes out of turn."""
 
 
 _WORDS = ("out of memory", "ALLOC_FAILED", "memory allocation failed")

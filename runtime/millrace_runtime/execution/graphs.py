@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from millrace_fit.plan import CLOSE_SIZES, LEAST_MIXED
+from millrace_kernels.device_kernels import Bounds, QueryRows
 from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.sampler import RecordedSampler
-from millrace_kernels.select import Bounds, QueryRows
 from millrace_kernels.transfer import upload_into
 from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.protocol.step import StepSize

@@ -44,7 +44,7 @@ class _Left(NamedTuple):
     """The file that holds the limit."""
 
 
-def usable_memory(
+def measure_usable_memory(
     text_bytes: int,
     cgroups: Path = MOUNT,
     meminfo: Path = Path("/proc/meminfo"),
@@ -71,7 +71,7 @@ def read_num_cpus(
     return max(1, math.ceil(min(limits)))
 
 
-def thread_environment(environment: Mapping[str, str], num_cpus: int) -> dict[str, str]:
+def build_thread_environment(environment: Mapping[str, str], num_cpus: int) -> dict[str, str]:
     """Return the environment for a process that computes. It keeps the variables that the user set.
 
     Waiting threads sleep instead of spinning: three two-thread processes on two cores made 404 steps/s

@@ -14,9 +14,9 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SCALE_TYPE, SLACK
 from millrace_runtime.execution.errors import CapacityError, ModelError, is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.models.model import Architecture, KvShape
-from millrace_runtime.protocol.costly_draw import costly_sampling
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep
+from millrace_runtime.protocol.sampling import build_costly_sampling
 from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
 
 FP8_CAPABILITY = (8, 9)
@@ -92,7 +92,7 @@ OpenExecutor = Callable[[Sequence[int], int], LocalExecutor]
 """Takes the blocks of each KV group, and the length of the longest sequence."""
 
 
-def largest_plan(limits: Limits) -> StepPlan:
+def build_largest_plan(limits: Limits) -> StepPlan:
     """Return a step with the most drawing rows, and the most draws and tokens that these rows can have.
 
     All sequences have the same blocks, the first ones, because their results don't matter. Each token counts
@@ -102,7 +102,7 @@ def largest_plan(limits: Limits) -> StepPlan:
     longest = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
     guesses = _share_guesses(limits, num_rows, longest - 1)
     blocks = [list(range(-(-longest // limits.block_size)))] * len(limits.groups)
-    costly = costly_sampling(limits.vocabulary_size)
+    costly = build_costly_sampling(limits.vocabulary_size)
     starts = [
         SlotStart(
             slot=slot,
@@ -148,7 +148,7 @@ def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:
 
     Each step holds its logits until it is collected.
     """
-    first = largest_plan(limits)
+    first = build_largest_plan(limits)
     slots = [start.slot for start in first.starts]
     executor = open_executor([len(blocks) for blocks in first.starts[0].blocks], limits.max_model_length)
     for number in range(executor.limits.depth):

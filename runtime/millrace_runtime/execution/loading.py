@@ -12,8 +12,8 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.files.dtypes import choose_served_type
 from millrace_fit.files.needed import MODELOPT
 from millrace_fit.plan import choose_mixed_sizes, choose_sizes
-from millrace_fit.quantization.quantization import Quantization
-from millrace_fit.quantization.read import add_modelopt, has_quantization
+from millrace_fit.quantization.methods import add_modelopt, has_quantization
+from millrace_fit.quantization.rules import Quantization
 from millrace_fit.settings import FROM_CHECKPOINT
 from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.linear.format import Format
@@ -31,12 +31,11 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.execution.header_check import check_tensors
 from millrace_runtime.execution.kv_cache import choose_kv_format
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
+from millrace_runtime.execution.weights.checkpoint import CheckpointWeights, check_tensors
 from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
@@ -133,7 +132,7 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
     if architecture.quantization.is_quantized:
         log(_explain_quantization(architecture.quantization, settings))
     elif stored is not dtype:
-        log(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")
+        log(f"the weights are stored as {name_type(stored)} and served as {name_type(dtype)}")
     return LoadPlan(
         architecture=architecture,
         settings=settings,
@@ -229,12 +228,12 @@ def choose_dtype(name: str, raw: Mapping[str, Any], stored: torch.dtype) -> torc
             raise ModelError(f'dtype "{name}" is not known: use "auto", {" or ".join(map(repr, DTYPES))}')
         return DTYPES[name]
     try:
-        return DTYPES[choose_served_type(raw, type_name(stored))]
+        return DTYPES[choose_served_type(raw, name_type(stored))]
     except ArchitectureError as error:
         raise UnsupportedModelError(str(error)) from error
 
 
-def type_name(dtype: torch.dtype) -> str:
+def name_type(dtype: torch.dtype) -> str:
     """Return a type's name as config.json writes it."""
     return str(dtype).removeprefix("torch.")
 

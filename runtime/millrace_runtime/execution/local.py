@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from millrace_kernels.compilations import Compilations
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.transfer import upload
-from millrace_runtime.execution.applied_plan import AppliedPlan
+from millrace_runtime.execution.applied_plan import AppliedPlan, add_scores, read_rows
 from millrace_runtime.execution.device_queue import Stopwatch, open_queue
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.model_runner import Computed, Runner
@@ -21,8 +21,8 @@ from millrace_runtime.execution.sampler import Drawn, measure_logprobs
 from millrace_runtime.execution.scoring import Scores
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.execution.speculation.speculation import Speculation
-from millrace_runtime.execution.step_results import add_scores, read_rows
-from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake
+from millrace_runtime.protocol.sampling import count_mask_bytes
 from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResult, StepSize
 
 
@@ -128,7 +128,7 @@ class LocalExecutor:
         submitted = next((submitted for submitted in in_flight if submitted.plan.step == step), None)
         if submitted is None or submitted.launched is not None:
             raise PlanError(f"step {step} waits for no masks")
-        wanted = submitted.num_masks * mask_bytes(self.limits.vocabulary_size)
+        wanted = submitted.num_masks * count_mask_bytes(self.limits.vocabulary_size)
         if masks.nbytes != wanted:
             raise PlanError(f"step {step} wants {wanted} bytes of masks, not {masks.nbytes}")
         words = np.frombuffer(bytearray(masks), dtype=np.int32).reshape(submitted.num_masks, -1)

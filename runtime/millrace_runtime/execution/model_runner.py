@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from millrace_kernels.device_kernels import QueryRows, select_kernels
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
 from millrace_kernels.paged_attention.spans import bound_spans, count_spans
 from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.sampler import Sampler
-from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import StepAttention, TensorStep
 from millrace_kernels.transfer import upload, upload_all
 from millrace_runtime.execution.applied_plan import Spans
@@ -89,8 +89,8 @@ class Runner(Protocol):
 
 
 SHARING = 2
-"""A graph's room for contexts, over what the pool holds: sequences share the blocks of equal prefixes. More
-room means more programs without a part, so the steps that share more than this are launched one by one."""
+"""A graph has room for contexts of so many times the pool's tokens: sequences share the blocks of equal
+prefixes. More room means more programs without a part, so steps that share more are launched one by one."""
 
 
 class TensorRunner:

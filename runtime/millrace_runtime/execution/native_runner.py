@@ -13,9 +13,9 @@ from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.sampling.columns import Draws
-from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.sampler import Sampler, storing
+from millrace_kernels.sampling.reference import top_logprobs_reference
+from millrace_kernels.sampling.sampler import Sampler, store_drawn
 from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.model_runner import Computed
 from millrace_runtime.execution.scoring import Scored, score_tokens
@@ -41,7 +41,7 @@ class NativeRunner:
         self.kv_caches: list[KvCache] = []
         self._program = NativeProgram(library, recorded, sizes, exchange)
         native = NativeSampler(library, recorded.logits.width, self._program.pool)
-        self.sampler = Sampler(storing(native.sample), top_logprobs_reference)
+        self.sampler = Sampler(store_drawn(native.sample), top_logprobs_reference)
 
     @property
     def progress(self) -> int:
@@ -74,7 +74,7 @@ class NativeRunner:
         scored: Sequence[Scored] = (),
         places: NDArray[np.int64] | None = None,
     ) -> Computed:
-        """Run the recorded program on the spans, and its head for drafts and each slice of what is scored.
+        """Run the recorded program on the spans, and its head for drafts and for each slice of scored tokens.
 
         There is room for one result of the head, so the drawing rows come last.
         """

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.sampling.columns import PARAMETERS, Sampled, pack_parameters
-from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.reference import TopLogprobs
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.sampling.state import pack_bias
 from millrace_kernels.transfer import download, upload
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.protocol.executor import mask_bytes
-from millrace_runtime.protocol.sampling import MOST_BIASED, Sampling
+from millrace_runtime.protocol.sampling import MOST_BIASED, Sampling, count_mask_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class SlotBias(NamedTuple):
 def lay_out_bias(sampling: Sampling) -> SlotBias:
     """Return the entries in an order in which both kinds of draws have a range of them.
 
-    They begin with the ids that are held back, and end with the bias of such.
+    They begin with the ids that are held back, and end with the biases of the same ids.
     """
     held = dict.fromkeys(sampling.held_back if sampling.min_tokens > 0 else (), -np.inf)
     free = {token: value for token, value in sampling.bias.items() if token not in held}
@@ -88,15 +87,15 @@ def lay_out_bias(sampling: Sampling) -> SlotBias:
 
 
 def check_sampling(sampling: Sampling, vocabulary_size: int) -> None:
-    """Raise PlanError for what would be written beside the tables: kernels do not look."""
+    """Raise PlanError for ids or masks that do not fit the tables: the kernels do not check."""
     if max(len(sampling.bias), len(sampling.held_back)) > MOST_BIASED:
         raise PlanError(f"a sequence biases or holds back more than {MOST_BIASED} tokens")
     ids = [*sampling.bias, *sampling.held_back]
     if ids and not 0 <= min(ids) <= max(ids) < vocabulary_size:
         raise PlanError(f"a sequence biases or holds back a token outside 0 … {vocabulary_size - 1}")
-    if sampling.allowed is not None and len(sampling.allowed) != mask_bytes(vocabulary_size):
+    if sampling.allowed is not None and len(sampling.allowed) != count_mask_bytes(vocabulary_size):
         raise PlanError(
-            f"a sequence's mask has {len(sampling.allowed)} bytes, not {mask_bytes(vocabulary_size)}"
+            f"a sequence's mask has {len(sampling.allowed)} bytes, not {count_mask_bytes(vocabulary_size)}"
         )
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.reference import TopLogprobs
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.transfer import download, upload_all
 from millrace_runtime.protocol.step import PromptLogprobs, SlotStart
@@ -55,7 +55,7 @@ class Unscored(NamedTuple):
 
 
 def find_unscored(start: SlotStart) -> Unscored | None:
-    """Return what a sequence's prompt needs; None if it needs nothing."""
+    """Return the tokens of a sequence's prompt that need scores; None if none does."""
     number = start.sampling.num_prompt_logprobs
     return None if number is None else Unscored(start.num_scored + 1, start.num_prompt, number)
 

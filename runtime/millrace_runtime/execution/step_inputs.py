@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from millrace_kernels.device_kernels import Bounds, QueryRows
 from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.sampler import RecordedSampler
-from millrace_kernels.select import Bounds, QueryRows
 from millrace_kernels.transfer import upload_into
 from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.graphs import NOBODY

@@ -1,6 +1,7 @@
-"""JSON schemas inside a Lark grammar of ours: they are written as the client sent them, and rewritten later.
+"""JSON schemas inside a Lark grammar of ours.
 
-So only the process that proves the grammar looks through them.
+The HTTP process writes them as the client sent them. The process that proves the grammar rewrites them, and
+it alone looks through them.
 """
 
 import json
@@ -20,18 +21,18 @@ _DEFINITIONS = (f"{ROOT}/$defs/", f"{ROOT}/definitions/")
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a schema belongs to. The schema has it under a keyword of its own."""
+    """The tool and the place that a schema belongs to. The schema has them under a keyword of its own."""
 
     tool: str = ""
     path: str = ROOT
     """Where it stands in the schema of the tool."""
     inner: str = ROOT
-    """Where that stands in it, if it is the larger one."""
+    """Where the tool's schema stands in this one, if this one is larger."""
     is_strict: bool = False
-    """Whether the client wants nothing to be left out."""
+    """Whether the client calls the tool strict: then nothing of the schema may be left out."""
 
-    def tell(self, message: str) -> str:
-        """Return a message about the schema as the client reads it."""
+    def translate(self, message: str) -> str:
+        """Return a message about this schema as one about the client's, whose places it names."""
         if self.inner != ROOT and message[1:].startswith((f"{self.inner}/", f"{self.inner}`")):
             message = f"`{ROOT}{message[1 + len(self.inner) :]}"
         if self.path != ROOT and message.startswith(f"`{ROOT}") and not message[1:].startswith(_DEFINITIONS):
@@ -45,12 +46,12 @@ def write_json(schema: Mapping[str, Any], origin: Origin) -> str:
 
 
 def add_origin(schema: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
-    """Return a copy that says what it belongs to."""
+    """Return a copy of a schema with its origin in it."""
     return {**schema, _ORIGIN: origin}
 
 
 def take_origin(schema: dict[str, Any]) -> Origin:
-    """Return what a schema belongs to, and take it out."""
+    """Take the origin out of a schema, and return it; an empty one for a schema without."""
     try:
         return msgspec.convert(schema.pop(_ORIGIN, {}), Origin)
     except msgspec.ValidationError:  # it is the client's own

@@ -1,4 +1,4 @@
-"""Writes what a client asks for as one grammar of llguidance. Pure."""
+"""Writes the grammar that a client asks for as one of llguidance. Pure."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
-from millrace_runtime.grammar.any_object import ANY_OBJECT
+from millrace_runtime.grammar.any_json import ANY_OBJECT
 from millrace_runtime.grammar.documents import Origin, change_documents, list_documents, take_origin
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.json_schema.crowds import list_crowds
@@ -79,7 +79,7 @@ def widen_all(source: str) -> str:
 
 
 def widen_one(source: str, number: int) -> str:
-    """Return a Lark grammar of ours in which the tool of one document is called so, if it is not strict."""
+    """Return a Lark grammar of ours in which one document is any object, unless its tool is strict."""
     numbers = itertools.count()
     return change_documents(
         source, lambda schema: _drop_schema(schema) if next(numbers) == number else schema
@@ -96,22 +96,22 @@ def list_written(kind: GrammarKind, source: str, before: str, text: str) -> Iter
 
 
 def list_trials(document: Document) -> Iterator[tuple[str, list[Trial]]]:
-    """Yield grammars of parts of a schema, with what shows whether the parser's limits suffice for them.
+    """Yield grammars of parts of a schema, each with trials that show whether the parser's limits suffice.
 
-    Raises GrammarError for a schema that is too much to look through.
+    Raises GrammarError for a schema with too many alternatives.
     """
-    tell = document.origin.tell
+    translate = document.origin.translate
     try:
         crowds = list_crowds(document.schema)
     except GrammarError as error:
-        raise GrammarError(tell(str(error))) from error
+        raise GrammarError(translate(str(error))) from error
     for begin in range(0, len(crowds), _MOST_TOGETHER):
         tried = crowds[begin : begin + _MOST_TOGETHER]
         excerpt = write_excerpt(document.schema, [crowd.schemas for crowd in tried])
         yield (
             _compile_schema(excerpt),
             [
-                Trial(tell(quote_path(crowd.path)), f'{{"{number}": [', [*_OPENINGS, *crowd.beginnings])
+                Trial(translate(quote_path(crowd.path)), f'{{"{number}": [', [*_OPENINGS, *crowd.beginnings])
                 for number, crowd in enumerate(tried)
             ],
         )
@@ -124,7 +124,7 @@ def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
             origin = take_origin(schema)
             written = rewrite_schema(schema, _find_why, is_strict=origin.is_strict)
             if (fault := find_fault(written, _find_why)) is not None:
-                return origin.tell(f"{quote_path(fault.path)}: {fault.why}: change it or leave it out")
+                return origin.translate(f"{quote_path(fault.path)}: {fault.why}: change it or leave it out")
     return why
 
 
@@ -212,7 +212,7 @@ def _rewrite(schema: dict[str, Any]) -> dict[str, Any]:
     try:
         return rewrite_schema(schema, _find_why, is_strict=origin.is_strict)
     except GrammarError as error:
-        raise GrammarError(origin.tell(str(error))) from error
+        raise GrammarError(origin.translate(str(error))) from error
 
 
 def _write_choice(source: str) -> str:

@@ -23,14 +23,14 @@ class LarkWriter:
         """`added_ids` are the tokenizer's added tokens, by their text."""
         self._added_ids = added_ids
         self._rules = {"ANY": ": /(.|\\n)*/"}
-        """What stands behind each rule's name."""
+        """Each rule's body, by its name."""
         self._names: dict[str, str] = {}
-        """The names of the rules that `add` has added, by what stands behind them."""
+        """The names of the rules that `add` has added, by their bodies."""
         self._written: dict[str, str] = {}
-        """What `write_once` has returned."""
+        """The results of `write_once`, by name."""
         self._num_letters = 0
         self._marks: dict[str, str] = {}
-        """What `mark` has returned: it compares a marker with each added token, of which Gemma has 6,000."""
+        """The results of `mark`: it compares a marker with each added token, of which Gemma has 6,000."""
 
     def knows(self, marker: str) -> bool:
         """Whether a marker is a token of its own."""

@@ -1,4 +1,4 @@
-"""What may follow in a text that fits a grammar, as a mask over a vocabulary."""
+"""The tokens that may follow in a text by a grammar, as a mask over a vocabulary."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -12,8 +12,8 @@ from millrace_runtime.protocol.messages import Grammar
 
 _WORD_BITS = 32
 _MAX_ROW = 3000
-"""Items in a row of Earley's parser. 600 properties that may be left out are 2,400
-behind the brace, and 20 objects that they are of 140 more."""
+"""Items in a row of Earley's parser. 600 properties that may be left out have 2,400 behind the brace, and 140
+more if their values are of 20 kinds of objects."""
 _MAX_CLIENTS_ROW = 300
 """Where a client wrote the rules. The ambiguous `s: s s | s s s | /[a-z]/` took 79 ms a token after 100
 letters with 2,000 items, and fails at 11 ms with 300."""
@@ -27,7 +27,7 @@ _MAX_CLIENTS_STEP_ITEMS = 10_000
 """Where a client wrote the rules. What a mask of a schema costs is tried in its proof."""
 _MAX_MESSAGE = 500
 _NO_MORE = "<non-verbose/>"
-"""What the library writes for details that it was not asked for."""
+"""The library writes this in place of details."""
 
 
 class TokenizerText(Protocol):

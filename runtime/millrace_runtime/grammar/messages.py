@@ -43,6 +43,6 @@ FromGrammarWorker = Proven | Disproven
 PROOF_SECONDS: Final = (0.1, 0.5, 2.0)
 """Of CPU time, by level. Of 500 schemas in the shape of public ones the slowest took 0.05 s."""
 TOO_LONG: Final = "takes too long"
-"""What an outcome says that was measured, once: another proof may have another one."""
+"""In outcomes that depend on a measured time: the next proof of the same grammar may have another one."""
 PROOF_STACK_BYTES: Final = 1 << 20
 """A grammar whose rules are nested deep overflows it in its proof, and never the engine's larger stack."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from millrace_runtime.grammar.any_object import ANY_OBJECT, write_any_object
+from millrace_runtime.grammar.any_json import ANY_OBJECT, write_any_object
 from millrace_runtime.grammar.documents import Origin, write_json
 from millrace_runtime.grammar.json_schema.places import ROOT, change_references, escape_key, has_reference
 from millrace_runtime.grammar.lark import LarkWriter, escape, write_choice, write_text
@@ -30,9 +30,9 @@ class CallableTool(NamedTuple):
     schema: Mapping[str, Any]
     """Of the arguments, which are an object."""
     values: TextValues
-    """How a format without JSON writes the arguments."""
+    """Which arguments are text, in a format without JSON."""
     is_strict: bool = False
-    """Whether the client calls it so: nothing of the schema may be left out then."""
+    """Whether the client calls it strict: then nothing of the schema may be left out."""
     others: Sequence[str] = ()
     """The names of tools that are called in the same way. One expression for all keeps the parser's rows
     short: three hundred alternatives have more items than it may have."""
@@ -49,7 +49,7 @@ class CallableTool(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """What the schema belongs to."""
+        """The origin of its schema."""
         return Origin(self.name, is_strict=self.is_strict)
 
 
@@ -60,13 +60,13 @@ class ParameterForm(NamedTuple):
     """How a format writes an argument: expressions."""
 
     begin: Callable[[str], str]
-    """What stands before the value of a key."""
+    """The text before the value of a key."""
     begin_any: str
-    """What stands before the value of a key that the schema does not name."""
+    """The text before the value of a key that the schema does not name."""
     text: str
-    """Any text, and what stands behind it."""
+    """Any text, with the text behind it."""
     end: str
-    """What stands behind a value that is not any text."""
+    """The text behind a value, other than any text."""
 
 
 def write_arguments(lark: LarkWriter, tool: CallableTool) -> str:
@@ -100,7 +100,7 @@ def write_parameter(tool: CallableTool, key: str) -> str:
 def write_members(lark: LarkWriter, members: Sequence[tuple[str, bool]], comma: str) -> str:
     """Return the expression of members in their order: of each its own, and whether it must be there."""
     first, later = "", ""
-    """What may follow where nothing was written yet, and where something was."""
+    """The expressions of the other members: before any is written, and after one is."""
     for member, is_required in reversed(members):
         begun = lark.add("begun", f"{member} {later}")
         if is_required:

@@ -1,11 +1,11 @@
-"""One proof, in a process of its own that ends with it: its limits, and what a compiled grammar takes."""
+"""One proof, in a process of its own that ends with it: its limits, and a compiled grammar's memory."""
 
 import ctypes
 import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +31,7 @@ MAX_BYTES: Final = 8 << 20
 """Of a compiled grammar. An object of 200 objects of five texts each takes 4 MB, and no public schema more.
 The engine frees a compiled grammar under its global lock: 2.5 ms a megabyte."""
 _NICENESS = 5
-"""For each level after the first: what takes long computes beside the model."""
-Compile = Callable[[str], object]
-
-
+"""For each level after the first: long proofs compute beside the model."""
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 """Of `mallinfo2` in glibc."""
 
@@ -50,9 +47,9 @@ _libc.mallinfo2.restype = _Allocated
 def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
     """Write a grammar and compile it, as the engine will. Raises GrammarError.
 
-    `ahead` is the grammar of what comes before the answer, as `GrammarSource` has it. Who forces a call and
-    calls no tool strict gets one also where the schema of one tool, often another's server's, can't be kept
-    or fails its trial, or where those of all tools together are too large.
+    `ahead` is the grammar of the reasoning before the answer, as `GrammarSource` has it. A client that forces
+    a call and calls no tool strict gets a call even if a tool's schema, often another server's, can't be kept
+    or fails its trial, or if the schemas of all tools together are too large.
     """
     refusal = GrammarError()
     for wide in _list_wider(kind, source):

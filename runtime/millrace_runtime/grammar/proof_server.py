@@ -37,7 +37,7 @@ _outcomes = msgspec.msgpack.Decoder(Grammar | str)
 
 
 class Source(NamedTuple):
-    """What is proved."""
+    """A grammar to prove."""
 
     kind: str
     text: str
@@ -51,7 +51,7 @@ class _Fork:
     pid: int
     pipe: int
     written: bytearray = field(default_factory=bytearray)
-    """What it has sent through the pipe."""
+    """The bytes that it has sent through the pipe."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class KeptOutcomes:
         return self._outcomes.get(source)
 
     def put(self, source: Source, outcome: Outcome) -> None:
-        """Keep an outcome, unless another proof may have another one."""
+        """Keep an outcome, unless it depends on a measured time."""
         if isinstance(outcome, str) and TOO_LONG in outcome:
             return
         self._outcomes[source] = outcome

@@ -1,4 +1,4 @@
-"""Tries masks of a schema where much may follow: there limits show, with the model's own vocabulary."""
+"""Tries masks of a schema at places where much may follow, with the model's vocabulary: do limits suffice?"""
 
 import string
 import time
@@ -22,7 +22,7 @@ _ENDS = ",}]"
 _SIGNS = string.digits + string.ascii_letters + string.punctuation.replace("\\", "") + " "
 _IN_TEXT = f'"{_SIGNS}'
 _OUTSIDE = f']}}",:{_SIGNS}'
-"""Signs of a value in the order in which they are tried: what ends it first."""
+"""Signs of a value in the order in which they are tried: those that end it come first."""
 _MAX_SIGNS = 100
 """Of a value."""
 
@@ -51,7 +51,7 @@ class _Walk:
         self._mask = bytearray(vocabulary.end_bits.nbytes)
 
     def run(self, text: str) -> str | None:
-        """Return what is wrong, or None. It stops where the text does not fit."""
+        """Return why a mask or a token fails, or None. It stops where the text does not fit."""
         for number, part in enumerate(text.split(VALUE)):
             if number and not self._append_value():
                 return None

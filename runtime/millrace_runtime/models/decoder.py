@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Epsilons(NamedTuple):
-    """What norms add to the mean square."""
+    """The numbers that norms add to the mean square."""
 
     residual: float
     """Of the residual, which is kept divided by the embedding's factor: so the embedding stays as stored."""
@@ -201,7 +201,7 @@ def _build_layers(
 
 
 def find_epsilons(shape: DecoderShape) -> Epsilons:
-    """Return what norms add, for a residual divided by the embedding's factor."""
+    """Return the epsilons of norms, for a residual divided by the embedding's factor."""
     return Epsilons(shape.epsilon / shape.embedding_factor**2, shape.epsilon)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from millrace_fit.quantization.quantization import Quantization
+from millrace_fit.quantization.rules import Quantization
 from millrace_fit.shard import Cut
 from millrace_kernels.step import Step
 from millrace_kernels.weights import Experts, Matrix

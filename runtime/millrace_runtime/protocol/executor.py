@@ -76,8 +76,3 @@ class Executor(Protocol):
 
     def check(self) -> None:
         """Raise the error of a failure outside steps, such as a worker that ended while nothing ran."""
-
-
-def mask_bytes(vocabulary_size: int) -> int:
-    """Return the size of one draw's mask."""
-    return -(-vocabulary_size // 32) * 4

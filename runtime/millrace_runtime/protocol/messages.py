@@ -22,7 +22,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
-    """What a text must fit, as llguidance reads it, and what its proof has measured."""
+    """The grammar of a text, as llguidance reads it, and the measurements of its proof."""
 
     text: str
     num_bytes: int = 0
@@ -30,9 +30,9 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
     """Of CPU time to compile it."""
     is_optimistic: bool = False
-    """Whether draws have no mask, as most fit. One that does not is drawn again with a mask."""
+    """Whether draws have no mask, because most fit. The engine repeats a draw that does not, with a mask."""
     is_optional: bool = False
-    """Whether the text is free where the engine fails with it."""
+    """Whether the engine goes on without the grammar if it fails."""
     is_of_client: bool = False
     """Whether a client wrote its rules, which may be ambiguous."""
 
@@ -46,9 +46,9 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     max_tokens: int
     """Of each sequence. With 0 the prompt is computed, and nothing is drawn."""
     stop_token_ids: list[int]
-    """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
+    """Each ends its sequence: the model's end tokens, unless the client ignores them, and the client's."""
     grammar: Grammar | None = None
-    """What each text must fit: then each draw has a mask, unless the grammar is optimistic."""
+    """The form of each text. With it each draw has a mask, unless the grammar is optimistic."""
     bad_words: list[list[int]] = []
     """Tokens that may not come one after the other, two at least. Each draw has a mask then, too."""
     salt: bytes = b""
@@ -94,7 +94,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     num_blocks: int
     """Of the KV group with the smallest free share, like `num_free_blocks`."""
     num_free_blocks: int
-    """With the cached ones, which a sequence may have at once."""
+    """With the cached ones: a sequence may take them immediately."""
     num_preemptions: int
     """Since the start."""
     num_compiled: int = 0
@@ -102,7 +102,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     num_prefix_queries: int = 0
     """Tokens of prompts that were looked up in the prefix cache, since the start."""
     num_prefix_hits: int = 0
-    """Those of them that were there."""
+    """The tokens among them that the cache had."""
     num_drafts: int = 0
     """Drafts that steps verified, since the start."""
     num_drafted: int = 0

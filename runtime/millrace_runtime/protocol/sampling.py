@@ -1,9 +1,9 @@
-"""The sampling parameters of a sequence."""
+"""The sampling parameters of a sequence: how its tokens are drawn."""
 
 import msgspec
 
 MOST_BIASED = 1024
-"""Ids in a `bias`, at most, and ids in `held_back`."""
+"""The most ids in `bias`, and in `held_back`."""
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -28,9 +28,9 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     repetition_penalty: float = 1.0
     """Divides the positive logits of the tokens of prompt and output, and multiplies the others; 1: none."""
     frequency_penalty: float = 0.0
-    """Times how often the output has a token, off its logit."""
+    """Subtracted from a token's logit once for each time that the output has the token."""
     presence_penalty: float = 0.0
-    """Once off the logit of each token that the output has."""
+    """Subtracted once from the logit of each token that the output has."""
     bias: dict[int, float] = {}
     """Added to the logits of these ids; -infinity bans one."""
     allowed: bytes | None = None
@@ -38,9 +38,35 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     min_tokens: int = 0
     """The output has so many tokens before it may have one of `held_back`."""
     held_back: tuple[int, ...] = ()
-    """The ids that wait for `min_tokens`: what would end the sequence."""
+    """The ids that may not come before `min_tokens`, because they would end the sequence."""
     num_logprobs: int | None = None
     """Log-probabilities wanted: None none, 0 only the drawn token's, n also the n most likely. They are those
     of the model's own logits."""
     num_prompt_logprobs: int | None = None
     """The same for the prompt's tokens, all but the first: None none, 0 only each token's own."""
+
+
+def count_mask_bytes(vocabulary_size: int) -> int:
+    """Return the bytes of one draw's mask."""
+    return -(-vocabulary_size // 32) * 4
+
+
+def build_costly_sampling(vocabulary_size: int) -> Sampling:
+    """Return the most expensive draw of a request, which also scores its prompt.
+
+    The engine measures its time and its memory before the first request. It has no top_k, because top_p alone
+    takes more: a GPU launches a kernel of its own for it.
+    """
+    return Sampling(
+        temperature=1.0,
+        top_p=0.9,
+        min_p=0.01,
+        repetition_penalty=1.1,
+        frequency_penalty=0.1,
+        bias=dict.fromkeys(range(min(vocabulary_size, MOST_BIASED)), 0.1),
+        allowed=b"\xff" * count_mask_bytes(vocabulary_size),
+        min_tokens=1,
+        held_back=(0,),
+        num_logprobs=20,
+        num_prompt_logprobs=20,
+    )

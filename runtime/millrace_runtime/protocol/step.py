@@ -93,11 +93,11 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top_tokens: bytes
     """The most likely tokens at each position, side by side: as many for each."""
     top_logprobs: bytes
-    """Theirs, as floats."""
+    """The log-probabilities of these tokens, as floats."""
 
 
 FAULT_NOTHING_ALLOWED = "the sequence's masks and bias leave no token"
-"""The fault of a row whose request asks for what can't be: its client is at fault."""
+"""The fault of a row whose request allows no token: the client has caused it."""
 
 
 class RowResult(msgspec.Struct, frozen=True, array_like=True):
@@ -117,8 +117,8 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
     fault: str | None = None
     """Why this row failed (non-finite logits, or FAULT_NOTHING_ALLOWED). Other rows are unaffected.
 
-    A draw behind a guess that nothing is allowed to is no fault: the row ends before it, with the draw that
-    equals the guess, and the sequence's next row draws there again."""
+    It is no fault if no token may follow a guess: the row ends with the draw that equals the guess, and the
+    sequence's next row draws there again."""
     prompt_logprobs: PromptLogprobs | None = None
     """Of the prompt's tokens that follow the row's: those of its sequence that have none yet, if it wants
     them."""

@@ -1,8 +1,7 @@
-"""`millrace serve`: check the settings and the world, then supervise a replica."""
+"""`millrace serve`: check the flags, the group of workers and the model's folder, then run a replica."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ def main(argv: list[str]) -> int:
     """Serve until the replica ends, and return its exit status."""
     try:
         settings = parse_settings(argv)
-        read_world(os.environ, settings.tensor_parallel)
+        check_group(os.environ, settings.tensor_parallel)
     except SettingError as error:
         say(str(error))
         return contract.EXIT_BAD_USAGE
@@ -47,38 +46,21 @@ def _find_missing(path: Path) -> str:
     return f"the folder has no config.json; {_ADVICE}"
 
 
-@dataclass(frozen=True)
-class World:
-    """The place of a pod's workers among those of all pods."""
+def check_group(environment: Mapping[str, str], num_workers: int) -> None:
+    """Raise SettingError if the environment names more workers than the pod has: no executor spans pods yet.
 
-    size: int
-    """Workers, over all pods."""
-    rank: int = 0
-    """Of the pod's first worker."""
-    address: str = ""
-    """Where the workers of several pods find each other; empty in a world of one pod."""
-    port: int = 0
-
-
-def read_world(environment: Mapping[str, str], num_workers: int) -> World:
-    """Return the world of a pod with so many workers: only these, because no executor spans pods yet.
-
-    Raises SettingError if the environment says that there are more, or has a value that is no number.
+    Raise it for a value that is no number, too.
     """
     size = _read_number(environment, ENV_WORLD_SIZE, num_workers)
     if size <= num_workers:
-        return World(num_workers)  # ignore the others: a Service "master" sets MASTER_PORT too
+        return  # ignore the others: a Service "master" sets MASTER_PORT too
     rank, port = _read_number(environment, ENV_RANK, 0), _read_number(environment, ENV_PORT, 0)
-    raise _refuse(World(size, rank, environment.get(ENV_ADDRESS, ""), port), num_workers)
-
-
-def _refuse(world: World, num_workers: int) -> SettingError:
     own = "1 worker" if num_workers == 1 else f"{num_workers} workers"
-    meeting = f"{world.address or '?'}:{world.port or '?'}"
-    return SettingError(
-        f"{ENV_WORLD_SIZE} is {world.size} ({ENV_RANK} {world.rank}, meeting at {meeting}) and this pod has "
-        f"{own}: groups over several nodes are not supported yet; unset {ENV_WORLD_SIZE}, and use one node "
-        "with enough memory for the model"
+    meeting = f"{environment.get(ENV_ADDRESS) or '?'}:{port or '?'}"
+    raise SettingError(
+        f"{ENV_WORLD_SIZE} is {size} ({ENV_RANK} {rank}, meeting at {meeting}) and this pod has {own}:"
+        f" groups over several nodes are not supported yet; unset {ENV_WORLD_SIZE}, and use one node with"
+        " enough memory for the model"
     )
 
 

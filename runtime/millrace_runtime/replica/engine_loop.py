@@ -28,8 +28,7 @@ from millrace_runtime.protocol.messages import (
 )
 from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.errors import PeerGone
-from millrace_runtime.replica.grammars import GrammarCompiler
-from millrace_runtime.replica.kept_grammars import Root
+from millrace_runtime.replica.grammar_compiler import GrammarCompiler, Root
 from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
 
 IDLE_SECONDS = 1.0
@@ -51,7 +50,7 @@ class EngineChannel:
         self._decoder: FrameDecoder[ToEngine] = FrameDecoder(ToEngine)  # type: ignore[arg-type]
 
     def receive(self, timeout_seconds: float) -> list[ToEngine]:
-        """Return the messages that have come. Wait up to `timeout_seconds` for the first.
+        """Return the received messages. Wait up to `timeout_seconds` for the first.
 
         `wake` ends the wait. Raises PeerGone when the other end has closed, and FrameError for bytes that are
         no message.
@@ -144,7 +143,7 @@ class EngineLoop:
         self._sent_stats: Stats | None = None
         self._num_compiled = 0
         self._awaits_mask = False
-        """Whether every sequence sits out until a slow mask is made, whose thread wakes the loop."""
+        """Whether every sequence waits for a slow mask. The thread that makes it wakes the loop."""
 
     def run(self) -> NoReturn:
         """Serve until the HTTP process closes the socket, which raises PeerGone."""
@@ -174,7 +173,7 @@ class EngineLoop:
             self._receive_messages(IDLE_SECONDS if self._recordings.is_complete else REST_SECONDS)
 
     def _receive_messages(self, timeout_seconds: float) -> None:
-        """Handle the messages that have come, and send the new stats at once: a step may take long."""
+        """Handle the received messages, and send the new stats at once: a step may take long."""
         messages = self._channel.receive(timeout_seconds)
         for message in messages:
             self._handle(message)

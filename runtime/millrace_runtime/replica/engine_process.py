@@ -22,8 +22,8 @@ from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.errors import PeerGone
+from millrace_runtime.replica.grammar_compiler import Root
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
-from millrace_runtime.replica.kept_grammars import Root
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.processes import Membership, join_replica
 from millrace_runtime.replica.trial import try_steps
@@ -77,10 +77,10 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
 
 
 def _open_grammars(model_path: Path, vocabulary_size: int) -> Callable[[Grammar], Root]:
-    """Return what compiles grammars.
+    """Return the function that compiles grammars.
 
     It loads the vocabulary now. For 128,000 tokens that takes a second of CPU in which no other thread runs:
-    a first request that did it would stop every stream.
+    if the first request had to load it, every stream would stop.
     """
     from millrace_runtime.chat.tokenizer import Tokenizer  # noqa: PLC0415  a phase that we measure
     from millrace_runtime.grammar.matcher import Matcher, Vocabulary  # noqa: PLC0415
@@ -88,7 +88,7 @@ def _open_grammars(model_path: Path, vocabulary_size: int) -> Callable[[Grammar]
     try:
         vocabulary = Vocabulary(Tokenizer.load(model_path), vocabulary_size)
     except (GrammarError, TokenizerError) as error:
-        say(f"no grammars: {error}")
+        say(f"structured answers and forced calls are refused: {error}")
         return partial(_refuse_grammar, GrammarError(str(error)))
     return partial(Matcher.compile, vocabulary)
 

@@ -185,7 +185,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         contract.FLAG_TARGET_INTER_TOKEN,
         type=seconds(contract.INTER_TOKEN_SECONDS[0]),
         metavar="S",
-        help="while sequences generate, add no more of prompts to a step than keeps it this short"
+        help="while sequences generate, limit the prompt tokens of a step so that it stays this short"
         " (default: as many tokens as a step may have)",
     )
     parser.add_argument(
@@ -237,8 +237,8 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0, MOST_SPECULATIVE_TOKENS),
         default=0,
         metavar="N",
-        help="most tokens that a step guesses of each sequence from its own text, and proves; the text stays"
-        " the same (default: 0, none)",
+        help="most tokens that a step guesses of each sequence from its own text, and verifies; the text"
+        " stays the same (default: 0, none)",
     )
 
 

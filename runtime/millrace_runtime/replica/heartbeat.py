@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 class Phase(enum.IntEnum):
-    """What a process is doing. Each phase has a deadline for the next heartbeat."""
+    """The activity of a process. Each phase has a deadline for the next heartbeat."""
 
     LOADING = 1
     WARMING = 2
@@ -103,7 +103,7 @@ class Heartbeat:
         return self.read_failure() or self.find_stall(deadlines, now)
 
     def find_unready(self, deadlines: Deadlines, now: float) -> str | None:
-        """Return why the replica can't take a request; None if it can, however many it has."""
+        """Return why the replica can't take a request; None if it can, whatever its load."""
         engine, http = (self.read(member).phase for member in (Member.ENGINE, Member.HTTP))
         if (fault := self.find_fault(deadlines, now)) is not None:
             return fault

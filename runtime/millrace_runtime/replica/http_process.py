@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from millrace_fit.kv_cache import plan_large_text
 from millrace_runtime import contract
 from millrace_runtime.api.app import create_app
-from millrace_runtime.api.connection.server import server_config
+from millrace_runtime.api.connection.server import build_server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
@@ -29,7 +29,7 @@ from millrace_runtime.chat.model_files import (
     AuthorDefaults,
     read_author_defaults,
 )
-from millrace_runtime.chat.parsers.choose import choose_reasoning_format, choose_tool_format
+from millrace_runtime.chat.parsers.registry import choose_reasoning_format, choose_tool_format
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
@@ -105,15 +105,15 @@ def read_defaults(settings: ReplicaSettings) -> AuthorDefaults:
     """Return the sampling of the model's author, unless a flag says no. Raises TokenizerError."""
     if not settings.takes_author_defaults:
         if (settings.model_path / GENERATION_CONFIG).is_file():
-            logger.info("%s counts for nothing: --generation-config none", GENERATION_CONFIG)
+            logger.info("ignoring %s: --generation-config is none", GENERATION_CONFIG)
         return NO_DEFAULTS
     defaults = read_author_defaults(settings.model_path)
     if defaults != NO_DEFAULTS:
-        logger.info("what a request leaves open is as %s says: %s", GENERATION_CONFIG, defaults)
+        logger.info("the defaults of requests, from %s: %s", GENERATION_CONFIG, defaults)
     return defaults
 
 
-def connection_limits(settings: ReplicaSettings) -> ConnectionLimits:
+def read_connection_limits(settings: ReplicaSettings) -> ConnectionLimits:
     """Return the limits that the flags set for connections."""
     return ConnectionLimits(
         head_seconds=settings.request_head_seconds,
@@ -134,7 +134,7 @@ async def serve(
 
     Return why this replica could no longer serve, or None if it could.
     """
-    server = _Server(server_config(app, limits, _CLOSE_SECONDS))
+    server = _Server(build_server_config(app, limits, _CLOSE_SECONDS))
     replica: ReplicaState = app.state.replica
     is_asked_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_asked_to_stop.set)
@@ -223,7 +223,7 @@ def main(argv: list[str]) -> int:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         settings = membership.settings
-        limits = connection_limits(settings)
+        limits = read_connection_limits(settings)
         failure = runner.run(serve(app, limits, listener, heartbeat, settings.drain_seconds))
     if failure is not None:
         heartbeat.write_failure(failure)

@@ -23,7 +23,7 @@ EXIT_PEER_GONE = 75  # the engine's, after the HTTP process closed their socket:
 
 
 class Action(enum.Enum):
-    """What the supervisor does to one of its processes."""
+    """An action of the supervisor on one of its processes."""
 
     DRAIN_HTTP = "drain http"
     KILL_HTTP = "kill http"

@@ -11,7 +11,7 @@ SLOW_SECONDS: Final = 0.002
 """Of CPU time. Of the masks of 500 schemas in the shape of public ones, fewer than a hundredth take so long.
 A grammar that is made to be ambiguous takes 11 ms for each."""
 SLOW_MASKS: Final = 16
-"""As many masks after a slow one are made in the thread."""
+"""The thread makes this many masks after a slow one."""
 
 
 class Fork(Protocol):
@@ -39,7 +39,7 @@ class Fork(Protocol):
 
 
 class PacedMatcher:
-    """What the scheduler has for a sequence with a grammar."""
+    """The matcher that the scheduler has for a sequence with a grammar."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class PacedMatcher:
     def is_slow(self) -> bool:
         """Whether its masks take long.
 
-        Those of an optimistic grammar never do: it is ours. A thread would make masks that no draw has, and
-        meanwhile the tokens of a draft would come.
+        False for an optimistic grammar: it is one of ours, and few of its draws have a mask. A thread would
+        make masks that no draw uses, and the tokens of a draft would come meanwhile.
         """
         return self._num_slow > 0 and not self.is_optimistic
 

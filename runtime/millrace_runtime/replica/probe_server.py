@@ -2,7 +2,7 @@
 
 The HTTP process has /readyz, too. But it answers late under more load than it can carry: a replica with 0.3
 cores that got three times what it serves took over 15 s, failed its readiness probe three times in a row, and
-was given no more requests. All requests were refused (`tests/runtime/replica/test_replica.py`).
+Kubernetes gave it no more requests, so clients got only refusals (`tests/runtime/replica/test_replica.py`).
 A probe says whether a replica works. Load is the autoscaler's business.
 """
 

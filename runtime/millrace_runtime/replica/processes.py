@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from millrace_fit.kv_cache import plan_text_memory
-from millrace_runtime.execution.host import read_num_cpus, thread_environment, usable_memory
+from millrace_runtime.execution.host import build_thread_environment, measure_usable_memory, read_num_cpus
 from millrace_runtime.process import end_with_parent
 from millrace_runtime.replica.heartbeat import Heartbeat, Member
 from millrace_runtime.replica.settings import ReplicaSettings
@@ -27,10 +27,10 @@ class Children:
     def __init__(self, settings: ReplicaSettings, heartbeat: Heartbeat, listener: socket.socket) -> None:
         """Start the processes. `listener` is the bound socket of the HTTP process."""
         engine_end, http_end = socket.socketpair()
-        environment = thread_environment(os.environ, read_num_cpus(os.environ))
+        environment = build_thread_environment(os.environ, read_num_cpus(os.environ))
         self._environment = environment
         # Measured before a process has loaded, and passed to each, so that their shares can't overlap.
-        self._text_memory_bytes = plan_text_memory(usable_memory(0).num_bytes)
+        self._text_memory_bytes = plan_text_memory(measure_usable_memory(0).num_bytes)
         with engine_end, http_end:
             self._processes = {
                 Member.ENGINE: self._start(Member.ENGINE, settings, [engine_end.fileno(), heartbeat.fd]),
@@ -86,7 +86,7 @@ class Children:
 
 @dataclass(frozen=True)
 class Membership:
-    """What a process gets from the supervisor."""
+    """The values that a process gets from the supervisor."""
 
     settings: ReplicaSettings
     text_memory_bytes: int

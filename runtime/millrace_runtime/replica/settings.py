@@ -51,12 +51,12 @@ KERNELS = ("auto", "torch", "amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What one replica serves, at which address, and within which limits."""
+    """The model of one replica, its address and its limits."""
 
     model_path: Path
     """A folder with config.json, safetensors and a tokenizer."""
     served_name: str
-    """What clients write as `model`."""
+    """The name that clients write as `model`."""
     host: str
     """The address to bind; empty: all addresses, IPv6 and IPv4."""
     port: int
@@ -86,7 +86,7 @@ class ReplicaSettings:
     tensor_parallel: int
     """Workers that share the model, each on a device of its own; 1: the engine computes itself."""
     speculative_tokens: int
-    """The most tokens that a step guesses of each sequence, and proves; 0: none."""
+    """The most tokens that a step guesses of each sequence, and verifies; 0: none."""
     tool_parser: str
     """One of TOOL_PARSERS: how the model writes tool calls."""
     reasoning_parser: str

@@ -11,11 +11,10 @@ import msgspec
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
-from millrace_runtime.protocol.costly_draw import costly_sampling
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import FINISH_ERROR, Generate, NewSequence, StepTiming
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.sampling import Sampling, build_costly_sampling
 from millrace_runtime.replica.engine_loop import StepClock
 
 GREEDY = Sampling(temperature=0.0)
@@ -78,7 +77,7 @@ class _Trial:
         self._rng = random.Random(0)  # noqa: S311  equal prompts could share work that others can't
 
     def measure(self) -> list[StepTiming]:
-        costly = costly_sampling(self._executor.limits.vocabulary_size)
+        costly = build_costly_sampling(self._executor.limits.vocabulary_size)
         self._run(1, SHORTEST_PROMPT, max_tokens=2, sampling=costly)  # compiles what the first use compiles
         first = self._decode_alone(1)
         if first is None or not is_affordable(first.seconds):

@@ -13,23 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.access.fairness.fair_queue import BURST_TOKENS, FairQueue, Ticket
+from millrace_gateway.access.fairness.replica_room import FIRST_REQUESTS, STALE_SECONDS, Load, PresentReplica
 from millrace_gateway.access.fairness.turnstile import Turnstile
-from millrace_gateway.access.fairness.window import (
-    ABSENT_SECONDS,
-    FIRST_REQUESTS,
-    STALE_SECONDS,
-    Load,
-    Present,
-    Standing,
-    Window,
-)
+from millrace_gateway.access.fairness.window import ABSENT_SECONDS, Present, Window
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.front.turnstiles import Turn, Turnstiles
 from millrace_gateway.route.objects import ServiceKey
 
 
 def stand(**num_here: int) -> Present:
-    return Present({uid: Standing(num) for uid, num in num_here.items()})
+    return Present({uid: PresentReplica(num) for uid, num in num_here.items()})
 
 
 def test_a_tenant_with_one_request_is_next_and_others_take_turns_by_tokens() -> None:
@@ -130,9 +123,11 @@ def test_a_replica_that_has_just_started_has_the_room_that_it_is_sent_requests_f
     window.note_load("p", Load(0, 0, 16), 0, 0.0)
     window.note_load("old", Load(0, 0, 8), 0, 0.0)
     for share, num_here, size in ((0.01, 0, 1), (0.25, 0, 4), (0.01, 15, 15), (0.01, 20, 16), (1.0, 3, 16)):
-        window.note_replicas(Present({"p": Standing(num_here, share=share), "old": Standing(0)}), 0.1)
+        window.note_replicas(
+            Present({"p": PresentReplica(num_here, share=share), "old": PresentReplica(0)}), 0.1
+        )
         assert window.find_size(0, 0.1) == size + 8
-    window.note_replicas(Present({"p": Standing(0, share=0.01)}), 0.2)
+    window.note_replicas(Present({"p": PresentReplica(0, share=0.01)}), 0.2)
     assert window.find_size(0, 0.2) == 16  # alone it gets all, however new
 
 
@@ -150,7 +145,7 @@ async def test_an_end_gives_the_others_no_place_of_a_replica_that_is_gone() -> N
     waiting = [enter() for _ in range(4)]
     await asyncio.sleep(0)
     for num_left in (1, 0):
-        present = Present({"p": Standing(2)}, num_gone=num_left)
+        present = Present({"p": PresentReplica(2)}, num_gone=num_left)
         turnstiles.leave(turns.pop(), None)
     assert (first.turnstile.num_inside, turnstiles.count_waiting()) == (2, {chat: 4})
     turnstiles.leave(turns.pop(), None)
@@ -188,11 +183,11 @@ def test_replicas_that_can_take_no_request_have_no_room_and_take_none_away() -> 
     window = open_window(p=0, leaving=12)
     window.note_load("p", Load(0, 0, 16), 0, 0.0)
     window.note_load("leaving", Load(0, 12, 16), 12, 0.0)
-    standings = {"p": Standing(0), "leaving": Standing(12, takes_more=False)}
+    standings = {"p": PresentReplica(0), "leaving": PresentReplica(12, takes_more=False)}
     window.note_replicas(Present(standings), 0.1)
     window.note_load("leaving", Load(0, 11, 16), 11, 0.2)
     assert window.find_size(12, 0.2) == 12 + 16
-    window.note_replicas(Present({"p": Standing(0)}, num_gone=3), 0.3)
+    window.note_replicas(Present({"p": PresentReplica(0)}, num_gone=3), 0.3)
     assert window.find_size(3, 0.3) == 3 + 16
 
 
@@ -228,12 +223,16 @@ def test_two_gateways_divide_the_room() -> None:
 def test_what_leaves_takes_no_place_of_what_stays_with_two_gateways_either() -> None:
     window = open_window(leaving=24, stays=0)
     window.num_gateways = 2
-    window.note_replicas(Present({"leaving": Standing(24, takes_more=False), "stays": Standing(0)}), 0.0)
+    window.note_replicas(
+        Present({"leaving": PresentReplica(24, takes_more=False), "stays": PresentReplica(0)}), 0.0
+    )
     window.note_load("leaving", Load(0, 48, 48), 24, 0.0)
     window.note_load("stays", Load(0, 0, 16), 0, 0.0)
     assert window.find_size(24, 0.0) == 24 + 8
     assert window.find_size(25, 0.0) == 24 + 16  # the other gateway has nothing there
-    window.note_replicas(Present({"leaving": Standing(24), "stays": Standing(0, share=0.01)}), 0.1)
+    window.note_replicas(
+        Present({"leaving": PresentReplica(24), "stays": PresentReplica(0, share=0.01)}), 0.1
+    )
     window.note_load("leaving", Load(0, 24, 24), 24, 0.1)
     assert window.find_size(24, 0.1) == 24 + 1
 
@@ -271,7 +270,7 @@ def test_a_new_replica_beside_one_that_hangs_has_its_full_room() -> None:
     window = open_window(hung=16)
     window.note_load("hung", Load(0, 16, 16), 16, 0.0)
     now = 2 * STALE_SECONDS
-    window.note_replicas(Present({"hung": Standing(16), "new": Standing(0, share=0.05)}), now)
+    window.note_replicas(Present({"hung": PresentReplica(16), "new": PresentReplica(0, share=0.05)}), now)
     window.note_load("new", Load(0, 0, 16), 0, now)
     assert window.find_size(16, now) == 16 + 16
 
@@ -441,7 +440,9 @@ def count_anew(window: Window, num_inside: int, now: float) -> float:
     return kept + max(1.0, shared * part) if opened else kept
 
 
-STANDINGS = st.builds(Standing, st.integers(0, 20), st.booleans(), st.sampled_from((0.01, 0.3, 0.7, 1.0)))
+STANDINGS = st.builds(
+    PresentReplica, st.integers(0, 20), st.booleans(), st.sampled_from((0.01, 0.3, 0.7, 1.0))
+)
 LOADS = st.builds(Load, st.integers(0, 9), st.integers(0, 16), st.sampled_from((0, 1, 8, 16)))
 UIDS = st.sampled_from("pqrst")
 CHANGES = st.one_of(

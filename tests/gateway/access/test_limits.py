@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 
 from millrace_gateway.access.errors import RateLimitedError
 from millrace_gateway.access.identity import Client, Tenant
-from millrace_gateway.access.limits.estimate import estimate_tokens
 from millrace_gateway.access.limits.ledger import Ledger
-from millrace_gateway.access.limits.limiter import Limiter
-from millrace_gateway.access.limits.rate_headers import format_seconds
+from millrace_gateway.access.limits.limiter import Limiter, estimate_tokens, format_seconds
 from millrace_gateway.access.limits.reservation import Reservation, Usage
 from millrace_gateway.access.policy import AccessPolicy, RateLimit, Scope
 from millrace_gateway.route.objects import ServiceKey

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from millrace_gateway.access.exchange import links
-from millrace_gateway.access.exchange.links import Hello, PeerLinks, PeerServer, frame_of, name_audience
 from millrace_gateway.access.limits.reservation import Usage
+from millrace_gateway.access.peers import links
+from millrace_gateway.access.peers.links import Hello, PeerLinks, PeerServer, make_frame, name_audience
 from millrace_gateway.access.signer import Signer
 from millrace_gateway.access.usage import UsageBook
 from millrace_runtime.gateway_token import generate_key, sign_token
@@ -91,7 +91,7 @@ async def test_a_stranger_is_not_heard(hello: bytes) -> None:
     assert first.use(LIMIT // 2)
     async with serving(second, make_signer()) as port:
         reader, writer = await asyncio.open_connection(ADDRESS, port)
-        writer.write(frame_of(hello) + frame_of(b"l" + first.exchange.take_report("g1").data))
+        writer.write(make_frame(hello) + make_frame(b"l" + first.exchange.take_report("g1").data))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(1)
         writer.transport.abort()

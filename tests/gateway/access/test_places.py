@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pytest
 
-from millrace_gateway.access.admission import Admission
 from millrace_gateway.access.fairness.fair_queue import BURST_TOKENS, FairQueue, Ticket
+from millrace_gateway.access.fairness.replica_room import Load, PresentReplica
 from millrace_gateway.access.fairness.turnstile import Turnstile
-from millrace_gateway.access.fairness.window import Load, Present, Standing
-from millrace_gateway.access.limits.estimate import estimate_tokens, estimate_turn
+from millrace_gateway.access.fairness.window import Present
 from millrace_gateway.access.limits.ledger import Ledger
-from millrace_gateway.access.limits.reservation import Reservation, Usage
+from millrace_gateway.access.limits.limiter import estimate_tokens, estimate_turn
+from millrace_gateway.access.limits.reservation import Admission, Reservation, Usage
 from millrace_gateway.route.objects import ServiceKey
 
 PLACES, TOKEN_SECONDS, PROMPT_BYTES = 64, 1 / 30, 200
@@ -40,7 +40,7 @@ class Run:
     def __init__(self, **clients: Client) -> None:
         self.now, self.clients = 0.0, clients
         self.turnstile = Turnstile(lambda: self.now)
-        self.turnstile.note_replicas(Present({"p": Standing(0)}))
+        self.turnstile.note_replicas(Present({"p": PresentReplica(0)}))
         self.turnstile.note_load("p", Load(0, 0, PLACES), 0)
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.numbers = count()
@@ -85,7 +85,7 @@ class Run:
         name = str(ticket.tenant)
         client, num = self.clients[name], self.inside.total()
         self.inside[name] -= 1
-        self.turnstile.note_replicas(Present({"p": Standing(num)}))
+        self.turnstile.note_replicas(Present({"p": PresentReplica(num)}))
         self.start(self.turnstile.note_load("p", Load(0, num, PLACES), num))
         estimate = estimate_tokens(PROMPT_BYTES, client.declared, 1)
         self.start(self.turnstile.leave(ticket, client.used + 50 if client.reports else estimate))

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from millrace_gateway.access.credentials import read_credentials
 from millrace_gateway.access.errors import PolicyError, UnknownKeyError
+from millrace_gateway.access.keys import read_credentials
 from millrace_gateway.access.policy import (
     OPEN,
     AccessPolicy,

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.access.errors import PeerReportError
-from millrace_gateway.access.exchange.exchange import MOST_ENTRIES, REPORT_SECONDS
-from millrace_gateway.access.exchange.peer import SILENT_SECONDS
-from millrace_gateway.access.exchange.peer_report import Count, Entry, Report, encode_report
 from millrace_gateway.access.identity import Client, Tenant
 from millrace_gateway.access.limits.ledger import AccountKey
+from millrace_gateway.access.peers.limit_exchange import MOST_ENTRIES, REPORT_SECONDS
+from millrace_gateway.access.peers.peer import SILENT_SECONDS
+from millrace_gateway.access.peers.peer_report import Count, Entry, Report, encode_report
 from testing.limited_gateways import (
     CONCURRENCY,
     LIMIT,

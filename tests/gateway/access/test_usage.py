@@ -3,10 +3,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from millrace_gateway.access.errors import PeerReportError
-from millrace_gateway.access.exchange.exchange import MOST_ENTRIES
-from millrace_gateway.access.exchange.usage_report import apply_usage, take_usage
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.access.limits.reservation import Usage
+from millrace_gateway.access.peers.limit_exchange import MOST_ENTRIES
+from millrace_gateway.access.peers.peer_report import apply_usage, take_usage
 from millrace_gateway.access.usage import MOST_GATEWAYS, UsageBook
 from millrace_gateway.access.usage_metrics import CHOICE_SECONDS, UsageCollector
 from millrace_gateway.route.objects import ServiceKey

@@ -34,7 +34,7 @@ async def pass_time(world: World, seconds: float) -> World:
 
 @life
 async def operator_is_gone() -> World:
-    """For three days nobody has written a status."""
+    """For three days no operator has written the status."""
     world = await automatic()
     evidence = {"observedAt": render_time(world.now)}
     world.advice = replace(STEADY, desired=1, wanted=1, evidence=evidence)
@@ -146,11 +146,11 @@ async def misses_an_objective() -> World:
     await world.settle()
     await pass_time(world, 3600)
     words = "TimeToFirstToken P95 is 1.9s, target 500ms"
-    told = {
+    fields = {
         "are_objectives_met": False,
         "objectives_message": words,
         "evidence": {"observedAt": "2026-01-01T01:00:00Z", "objectives": [MISSED]},
     }
-    world.advice = replace(STEADY, reason="ScalingUp", message="40 req/s: 3 replicas carry that", **told)
+    world.advice = replace(STEADY, reason="ScalingUp", message="40 req/s: 3 replicas carry that", **fields)
     await world.settle()
     return await pass_time(world, 60)

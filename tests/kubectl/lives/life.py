@@ -1,4 +1,4 @@
-"""What the lives of services are made of: each is a function that returns its world at the end."""
+"""The parts of services' lives: each life is a function that returns its world at the end."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Services of which something can't be written or read."""
+"""Services with an object that the operator can't write or read."""
 
 from testing.world import World
 from tests.kubectl.lives.life import EXTERNAL, edit, life, serve

@@ -14,7 +14,7 @@ from millrace_operator.app import application as module
 from millrace_operator.app.application import Application, OperatorSettings
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
-from millrace_operator.controller import relist
+from millrace_operator.controller import relister
 from millrace_operator.controller.leader_election import Election
 from millrace_operator.kube.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.kube.fake import FakeCluster
@@ -84,6 +84,11 @@ async def test_services_are_among_the_metrics(application: Application, cluster:
     await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     text = generate_latest(application._metrics.registry).decode()
     assert 'millrace_desired_replicas{namespace="shop",service="chat"} 1.0' in text
+
+
+def test_decisions_count_the_arrivals_that_gateways_stream(cluster: FakeCluster) -> None:
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    assert application.scaling._arrivals == application.gateways.read_arrivals
 
 
 @pytest.mark.usefixtures("application")
@@ -179,7 +184,7 @@ async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeClust
     await application.election.campaign()
     leading = asyncio.create_task(application._lead())
     await asyncio.sleep(0)
-    application.ingest.record_event(INFERENCE_SERVICE, "ADDED", cluster.put(make_service()))
+    application.recorder.record_event(INFERENCE_SERVICE, "ADDED", cluster.put(make_service()))
     await asyncio.sleep(0.01)
     assert (len(application.queue), application._read_health().stalled_seconds) == (0, 0)
     await holder.release()
@@ -193,11 +198,11 @@ async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeClust
 async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait(*_: object) -> relist.Round:
+    async def wait(*_: object) -> relister.Round:
         await asyncio.sleep(0.01)
-        return relist.Round.EVERYTHING
+        return relister.Round.EVERYTHING
 
-    monkeypatch.setattr(relist, "wait_for_round", wait)
+    monkeypatch.setattr(relister, "wait_for_round", wait)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     application.cache.put(cluster.put(make_service()))
     cluster.remove(INFERENCE_SERVICE, *KEY)
@@ -210,10 +215,10 @@ async def test_after_an_event_that_was_lost_the_services_alone_are_listed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only theirs can be lost. A namespace that could not be read whole stays so for all the list says."""
-    monkeypatch.setattr(relist, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(relister, "LOST_SECONDS", 0.0)
     settings = dataclasses.replace(SETTINGS, namespaces=(KEY.namespace, "b"))
     application = Application(settings, cluster, make_view(), Metrics())
-    application.ingest.lists.note_missing([Scope(POD_DISRUPTION_BUDGET, "b")])
+    application.recorder.lists.note_missing([Scope(POD_DISRUPTION_BUDGET, "b")])
     cluster.put(make_service())
     listed, fetch_all = [], cluster.fetch_all
 
@@ -223,11 +228,11 @@ async def test_after_an_event_that_was_lost_the_services_alone_are_listed(
 
     monkeypatch.setattr(cluster, "fetch_all", fetch)
     listing = asyncio.create_task(application.relister.run())
-    application.ingest.has_lost.set()
+    application.recorder.has_lost.set()
     await wait_until_async("the service known", lambda: application.cache.service(KEY) is not None)
     await wait_until_async("the second list", lambda: len(listed) == 2)
     assert listed == [Scope(INFERENCE_SERVICE, KEY.namespace), Scope(INFERENCE_SERVICE, "b")]
-    lists = application.ingest.lists
+    lists = application.recorder.lists
     assert (lists.is_known(KEY.namespace), lists.is_known("b")) == (True, False)
     await cancel(listing)
 
@@ -239,15 +244,15 @@ async def test_a_list_that_fails_after_an_event_was_lost_is_tried_again_soon(
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    monkeypatch.setattr(relist, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(relister, "LOST_SECONDS", 0.0)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     cluster.read_faults.extend([error] * 3)  # type: ignore[list-item]
     cluster.put(make_service())
     listing = asyncio.create_task(application.relister.run())
-    application.ingest.has_lost.set()
+    application.recorder.has_lost.set()
     await wait_until_async("the service known", lambda: application.cache.service(KEY) is not None)
     assert caplog.text.count(f"relist failed: {error}; again in") == 3
-    assert not application.ingest.has_lost.is_set()
+    assert not application.recorder.has_lost.is_set()
     await cancel(listing)
 
 

@@ -97,6 +97,16 @@ def show(collector: ServiceCollector) -> set[str]:
     }
 
 
+def test_a_name_that_two_namespaces_claim_is_shown_for_its_alert() -> None:
+    cache = fill_cache()
+    collector = ServiceCollector(cache, lambda _: None)
+    assert "millrace_name_shadowed{} 0.0" in show(collector)
+    rival = make_service()
+    rival["metadata"] = {**rival["metadata"], "namespace": "secret", "uid": "another"}
+    put_in(cache, rival)
+    assert "millrace_name_shadowed{} 1.0" in show(collector)
+
+
 def test_objectives_are_shown_with_the_bucket_that_each_target_is_in() -> None:
     shown = show(ServiceCollector(fill_cache(), lambda _: None))
     first, second = 'metric="TimeToFirstToken",percentile="95"', 'metric="TimePerOutputToken",percentile="99"'

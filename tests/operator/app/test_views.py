@@ -20,7 +20,7 @@ from millrace_operator.app.views import (
     serve,
 )
 from millrace_operator.autoscaler.decide.decide import decide
-from millrace_operator.autoscaler.decide.explain import explain
+from millrace_operator.autoscaler.decide.evidence import render_decision
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.answers import PodKey, Reading, Sample, sort_samples
@@ -57,7 +57,7 @@ def decide_once() -> dict[str, Any]:
     reading = Reading(NOW, series=sort_samples(samples, {PodKey("shop", "a"): CHAT}))
     signals = read_signals(reading, CHAT, Fleet({"a": "one"}, frozenset({"a"}), desired=1), (ttft,))
     decision, memory = decide(Policy(1, 4, objectives=(ttft,)), signals, Memory(), NOW)
-    return explain(decision, signals, memory)
+    return render_decision(decision, signals, memory)
 
 
 def make_views(state: State, queue: WorkQueue | None = None) -> Views:

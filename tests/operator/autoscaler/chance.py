@@ -15,7 +15,7 @@ LatePart = Callable[[float, int, Objective], float]
 
 
 class Chance:
-    """Draws what comes in each tick, alone or in batches, and shows the last minute of it."""
+    """Draws the requests of each tick, alone or in batches, and shows the last minute of them."""
 
     def __init__(
         self,

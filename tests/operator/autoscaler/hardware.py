@@ -1,4 +1,4 @@
-"""What simulated replicas run on."""
+"""The hardware of simulated replicas."""
 
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 

@@ -1,4 +1,4 @@
-"""Hours of a service whose every decision is followed at once, and what may be seen of it."""
+"""Hours of a service whose every decision is followed at once, and its signals."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ FITTED = LatencyModel(num_samples=50.0, relative_error=0.02, coefficients=(0.02,
 HOUR = 3600.0
 TICK_SECONDS = Policy.tick_seconds
 LONGER_TICK_SECONDS = 5.0
-"""Of an operator that is told to decide less often: so an hour is simulated in half the time."""
+"""Ticks of an operator that decides less often: so an hour is simulated in half the time."""
 LONGER_TICKS = pytest.mark.parametrize(
     "tick_seconds", [LONGER_TICK_SECONDS, pytest.param(TICK_SECONDS, marks=pytest.mark.long)]
 )

@@ -1,4 +1,4 @@
-"""A replica as it says what it is, and the series that say so."""
+"""A replica's hardware and limits, and the series that it exports about them."""
 
 from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.autoscaler.signals.answers import Sample

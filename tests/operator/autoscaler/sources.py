@@ -1,4 +1,4 @@
-"""What simulated hours are made of: they run again where one of these changed."""
+"""The folders on which simulated hours depend: a change there runs them again."""
 
 import pytest
 

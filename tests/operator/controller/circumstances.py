@@ -70,7 +70,7 @@ class Circumstances(Schedule):
             job_pods=tuple(filter(_is_of_job, pods)),
             advice=world._advise(),
             obstacles=Obstacles(
-                conflicts=world.reconciler._looks._conflicts.get(KEY, frozenset()),
+                conflicts=world.reconciler._lookups._conflicts.get(KEY, frozenset()),
                 refusals=world.reconciler._refusals.recall(KEY, world.now),
                 rivals=self.rivals,
                 is_tried=KEY in world.reconciler._tried,
@@ -102,7 +102,7 @@ class Circumstances(Schedule):
         """Return since when the operator has waited for the look that it waits for now."""
         spec = Spec.model_validate(self.world.service["spec"])
         awaited = find_awaited(self.world.service, spec, children)
-        revision, since = self.world.reconciler._looks._awaited.get(KEY, ("", 0.0))
+        revision, since = self.world.reconciler._lookups._awaited.get(KEY, ("", 0.0))
         return since if awaited is not None and awaited.revision == revision else None
 
     async def begin(self, *, is_settled: bool) -> None:

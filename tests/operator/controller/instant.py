@@ -13,8 +13,8 @@ from millrace_operator.api.conditions import render_time
 from millrace_operator.api.types import Spec
 from millrace_operator.controller.children import Apply, Delete
 from millrace_operator.controller.plan import Plan, plan
-from millrace_operator.kube.kinds import POD, Obj
-from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
+from millrace_operator.kube.kinds import POD, Obj, ObjectId, is_owned, object_id
+from millrace_operator.observed.snapshot import Snapshot
 from millrace_operator.render.child import find_unmet
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.rollout.requested_revision import find_awaited
@@ -103,7 +103,7 @@ class Instant:
         key = object_id(apply.obj)
         assert found.get(key) == apply.seen
         made = {"uid": f"new-{key.kind}-{key.name}", "creationTimestamp": render_time(self.now)}
-        before = None if apply.is_anew else found.get(key)
+        before = None if apply.is_recreated else found.get(key)
         children = {**found, key: _merge(before or {"metadata": made}, apply.obj)}
         return self._see(children=tuple(children[name] for name in sorted(children)))
 

@@ -5,9 +5,9 @@ import kopf
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
-from millrace_operator.controller.relist import relist
+from millrace_operator.controller.relister import relist
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.controller.watches import _at_service_address, build_registry, build_settings
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import (
@@ -151,21 +151,21 @@ def test_a_pod_with_our_label_that_we_did_not_make_is_no_replica() -> None:
 
 def test_events_reach_the_cache_and_their_owner_the_queue() -> None:
     cache, queue = Cache(), WorkQueue()
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     with queue.opened():
-        ingest.record_event(INFERENCE_SERVICE, None, versioned(make_service(), 1))
-        ingest.record_event(POD, "ADDED", versioned(make_pod(), 2))
+        recorder.record_event(INFERENCE_SERVICE, None, versioned(make_service(), 1))
+        recorder.record_event(POD, "ADDED", versioned(make_pod(), 2))
         assert len(cache) == 2
         assert len(queue) == 1
-    ingest.record_event(POD, "DELETED", versioned(make_pod(), 3))
+    recorder.record_event(POD, "DELETED", versioned(make_pod(), 3))
     assert len(cache) == 1
 
 
 def test_a_late_delete_of_an_old_object_spares_its_successor() -> None:
     cache = Cache()
-    ingest = Ingest(cache, WorkQueue())
+    recorder = WatchRecorder(cache, WorkQueue())
     cache.put(versioned(make_pod(), 5, uid="new"))
-    ingest.record_event(POD, "DELETED", versioned(make_pod(), 6, uid="old"))
+    recorder.record_event(POD, "DELETED", versioned(make_pod(), 6, uid="old"))
     assert len(cache.pods(KEY)) == 1
 
 
@@ -174,20 +174,20 @@ def test_the_late_answer_to_a_write_brings_back_nothing_that_is_gone(make: Calla
     """Services and pods are made by others, so what is not there was deleted meanwhile."""
     now = [0.0]
     cache = Cache()
-    ingest = Ingest(cache, WorkQueue(), lambda: now[0])
-    ingest.record_event(kind_of(make()), "ADDED", versioned(make(), 1))
-    ingest.record_event(kind_of(make()), "DELETED", versioned(make(), 3))
-    assert not ingest.put_written(versioned(make(), 2))
+    recorder = WatchRecorder(cache, WorkQueue(), lambda: now[0])
+    recorder.record_event(kind_of(make()), "ADDED", versioned(make(), 1))
+    recorder.record_event(kind_of(make()), "DELETED", versioned(make(), 3))
+    assert not recorder.put_written(versioned(make(), 2))
     now[0] = 90
-    assert (len(cache), ingest.health.overdue_seconds()) == (0, 0)
+    assert (len(cache), recorder.health.overdue_seconds()) == (0, 0)
 
 
 @pytest.mark.parametrize("make", [make_service, make_pod, make_child])
 def test_the_late_answer_to_a_write_does_not_replace_what_was_made_anew(make: Callable[[], Obj]) -> None:
     cache = Cache()
-    ingest = Ingest(cache, WorkQueue())
+    recorder = WatchRecorder(cache, WorkQueue())
     cache.put(versioned(make(), 3, uid="new"))
-    assert not ingest.put_written(versioned(make(), 2, uid="old"))
+    assert not recorder.put_written(versioned(make(), 2, uid="old"))
     found = cache.find(make())
     assert found is not None
     assert found["metadata"]["uid"] == "new"
@@ -195,9 +195,9 @@ def test_the_late_answer_to_a_write_does_not_replace_what_was_made_anew(make: Ca
 
 def test_what_is_created_is_known_at_once_also_where_the_end_of_another_one_is_late() -> None:
     cache = Cache()
-    ingest = Ingest(cache, WorkQueue())
-    assert ingest.put_written(versioned(make_child(), 2, uid="old"))
-    assert ingest.put_written(versioned(make_child(), 5, uid="new"))
+    recorder = WatchRecorder(cache, WorkQueue())
+    assert recorder.put_written(versioned(make_child(), 2, uid="old"))
+    assert recorder.put_written(versioned(make_child(), 5, uid="new"))
     assert cache.children(KEY)[0]["metadata"]["uid"] == "new"
 
 
@@ -210,69 +210,69 @@ def hold(obj: Obj) -> Cache:
 
 def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     now = [0.0]
-    ingest = Ingest(hold(make_pod()), WorkQueue(), lambda: now[0])
+    recorder = WatchRecorder(hold(make_pod()), WorkQueue(), lambda: now[0])
     now[0] = 1000
-    assert ingest.health.overdue_seconds() == 0
-    ingest.put_written(versioned(make_pod(), 5))
+    assert recorder.health.overdue_seconds() == 0
+    recorder.put_written(versioned(make_pod(), 5))
     now[0] = 1030
-    assert ingest.health.overdue_seconds() == 30
-    ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))
-    ingest.put_written(versioned(make_pod(), 5))
+    assert recorder.health.overdue_seconds() == 30
+    recorder.record_event(POD, "ADDED", versioned(make_pod(), 5))
+    recorder.put_written(versioned(make_pod(), 5))
     now[0] = 2000
-    assert ingest.health.overdue_seconds() == 0
+    assert recorder.health.overdue_seconds() == 0
 
 
 def test_a_dead_watch_of_one_namespace_is_seen_without_any_write_of_ours() -> None:
     now = [0.0]
-    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
-    assert ingest.health.silent_seconds() == 0
+    recorder = WatchRecorder(Cache(), WorkQueue(), lambda: now[0])
+    assert recorder.health.silent_seconds() == 0
     scopes = [Scope(POD, "a"), Scope(POD, "b")]
     for scope in scopes:
-        ingest.expect_list(scope)
+        recorder.expect_list(scope)
     for _ in range(100):
         now[0] += 60
-        ingest.health.note_life(scopes[0])
-        ingest.health.note_life(scopes[1])
-    assert ingest.health.silent_seconds() == 0
+        recorder.health.note_life(scopes[0])
+        recorder.health.note_life(scopes[1])
+    assert recorder.health.silent_seconds() == 0
     now[0] += 60
-    ingest.health.note_life(scopes[0])
-    assert ingest.health.silent_seconds() == 60
-    ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))  # it may be of the other one
-    assert ingest.health.silent_seconds() == 60
+    recorder.health.note_life(scopes[0])
+    assert recorder.health.silent_seconds() == 60
+    recorder.record_event(POD, "ADDED", versioned(make_pod(), 5))  # it may be of the other one
+    assert recorder.health.silent_seconds() == 60
 
 
 def test_while_all_watches_try_and_fail_no_event_is_overdue() -> None:
     """The API server is away: another start of ours would bring it back no sooner."""
     now = [0.0]
-    ingest = Ingest(hold(make_pod()), WorkQueue(), lambda: now[0])
+    recorder = WatchRecorder(hold(make_pod()), WorkQueue(), lambda: now[0])
     scopes = [Scope(kind) for kind in CHILDREN]
     for scope in scopes:
-        ingest.expect_list(scope)
-    ingest.put_written(versioned(make_pod(), 5))
+        recorder.expect_list(scope)
+    recorder.put_written(versioned(make_pod(), 5))
     for _ in range(12):
         now[0] += 10
         for scope in scopes:
-            ingest.health.note_failure(scope)
-    assert (ingest.health.overdue_seconds(), ingest.health.silent_seconds()) == (0, 0)
+            recorder.health.note_failure(scope)
+    assert (recorder.health.overdue_seconds(), recorder.health.silent_seconds()) == (0, 0)
     now[0] += 10
-    ingest.health.note_life(scopes[0])  # it is back, and the event is due from now on
+    recorder.health.note_life(scopes[0])  # it is back, and the event is due from now on
     now[0] += 70
-    assert ingest.health.overdue_seconds() == 70
-    ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))
-    assert ingest.health.overdue_seconds() == 0
+    assert recorder.health.overdue_seconds() == 70
+    recorder.record_event(POD, "ADDED", versioned(make_pod(), 5))
+    assert recorder.health.overdue_seconds() == 0
 
 
 def test_a_watch_that_fails_among_those_that_live_leaves_its_event_overdue() -> None:
     now = [0.0]
-    ingest = Ingest(hold(make_pod()), WorkQueue(), lambda: now[0])
+    recorder = WatchRecorder(hold(make_pod()), WorkQueue(), lambda: now[0])
     scopes = [Scope(kind) for kind in CHILDREN]
     for scope in scopes:
-        ingest.expect_list(scope)
-    ingest.put_written(versioned(make_pod(), 5))
+        recorder.expect_list(scope)
+    recorder.put_written(versioned(make_pod(), 5))
     for scope in scopes[1:]:
-        ingest.health.note_failure(scope)
+        recorder.health.note_failure(scope)
     now[0] = 90
-    assert ingest.health.overdue_seconds() == 90
+    assert recorder.health.overdue_seconds() == 90
 
 
 def test_kopfs_watch_of_services_ends_by_itself_when_it_is_silent() -> None:
@@ -282,13 +282,13 @@ def test_kopfs_watch_of_services_ends_by_itself_when_it_is_silent() -> None:
 
 def test_events_of_one_kind_hide_no_dead_watch_of_another() -> None:
     now = [0.0]
-    ingest = Ingest(hold(make_service()), WorkQueue(), lambda: now[0])
-    ingest.put_written(versioned(make_service(), 5))
+    recorder = WatchRecorder(hold(make_service()), WorkQueue(), lambda: now[0])
+    recorder.put_written(versioned(make_service(), 5))
     now[0] = 90
-    ingest.record_event(POD, "ADDED", versioned(make_pod(), 6))
-    assert ingest.health.overdue_seconds() == 90
-    ingest.record_event(INFERENCE_SERVICE, "MODIFIED", versioned(make_service(), 5))
-    assert ingest.health.overdue_seconds() == 0
+    recorder.record_event(POD, "ADDED", versioned(make_pod(), 6))
+    assert recorder.health.overdue_seconds() == 90
+    recorder.record_event(INFERENCE_SERVICE, "MODIFIED", versioned(make_service(), 5))
+    assert recorder.health.overdue_seconds() == 0
 
 
 def test_a_spec_is_parsed_once_and_again_when_it_changes_or_its_service_is_another() -> None:
@@ -330,14 +330,14 @@ async def test_what_comes_while_a_list_is_under_way_is_no_ghost() -> None:
 
 async def test_what_goes_while_a_list_is_under_way_does_not_come_back() -> None:
     cache = Cache()
-    ingest = Ingest(cache, WorkQueue())
+    recorder = WatchRecorder(cache, WorkQueue())
 
     def delete() -> None:
-        ingest.record_event(POD, "DELETED", pod)
+        recorder.record_event(POD, "DELETED", pod)
 
     cluster = Busy(delete)
     pod = cluster.put(make_pod("gone"))
-    ingest.record_event(POD, "ADDED", cluster.put(pod))
+    recorder.record_event(POD, "ADDED", cluster.put(pod))
     await relist(cluster, cache, WorkQueue())
     assert cache.pods(KEY) == ()
 
@@ -356,7 +356,7 @@ def test_kopf_only_watches() -> None:
     assert not settings.posting.enabled
     waits = iter(settings.networking.error_backoffs)
     assert max(next(waits) for _ in range(1000)) < 10
-    registry = build_registry(Ingest(Cache(), WorkQueue()).record_event)
+    registry = build_registry(WatchRecorder(Cache(), WorkQueue()).record_event)
     assert len(list(registry._watching.get_all_handlers())) == 1
     assert not list(registry._changing.get_all_handlers())
 

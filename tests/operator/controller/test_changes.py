@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.objects import is_news
 from millrace_operator.controller.queue import WorkQueue
-from millrace_operator.controller.relist import relist
+from millrace_operator.controller.relister import relist
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.errors import TransientError
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, POD, SERVICE, Kind, Obj
@@ -80,33 +80,33 @@ def make_own_child() -> Obj:
 @pytest.mark.parametrize(("kind", "obj"), [(INFERENCE_SERVICE, make_service()), (SERVICE, make_own_child())])
 def test_the_echo_of_a_write_queues_nothing(kind: Kind, obj: Obj) -> None:
     cache, queue = Cache(), WorkQueue()
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     with queue.opened():
         cache.put(change(obj, 3))
-        assert ingest.put_written(change(obj, 5))
-        ingest.record_event(kind, "MODIFIED", change(obj, 5))
-        ingest.record_event(kind, "MODIFIED", change(obj, 4))  # late, and older
-        assert (len(queue), ingest.health.overdue_seconds()) == (0, 0)
-        ingest.record_event(kind, "MODIFIED", {**change(obj, 6), "spec": {"changed": "by somebody"}})
+        assert recorder.put_written(change(obj, 5))
+        recorder.record_event(kind, "MODIFIED", change(obj, 5))
+        recorder.record_event(kind, "MODIFIED", change(obj, 4))  # late, and older
+        assert (len(queue), recorder.health.overdue_seconds()) == (0, 0)
+        recorder.record_event(kind, "MODIFIED", {**change(obj, 6), "spec": {"changed": "by somebody"}})
         assert len(queue) == 1
 
 
 def test_what_we_deleted_is_no_news_when_the_watch_tells() -> None:
     cache, queue = Cache(), WorkQueue()
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     with queue.opened():
         cache.put(change(make_pod(), 5))
         cache.drop(POD, KEY.namespace, "chat-1")
-        ingest.record_event(POD, "DELETED", change(make_pod(), 6))
+        recorder.record_event(POD, "DELETED", change(make_pod(), 6))
         assert len(queue) == 0
 
 
 def test_kopfs_first_list_is_looked_at_whether_it_is_news_or_not() -> None:
     cache, queue = Cache(), WorkQueue()
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     with queue.opened():
         cache.put(change(make_service(), 5))
-        ingest.record_event(INFERENCE_SERVICE, None, change(make_service(), 5))
+        recorder.record_event(INFERENCE_SERVICE, None, change(make_service(), 5))
         assert len(queue) == 1
 
 
@@ -115,7 +115,7 @@ async def test_what_a_relist_brings_before_its_watch_is_looked_at_also_where_the
     *, fails: bool
 ) -> None:
     cluster, cache, queue = FakeCluster(), Cache(), WorkQueue()
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     with queue.opened():
         old = cluster.put(make_service(replicas=1))
         cache.put(old)
@@ -126,7 +126,7 @@ async def test_what_a_relist_brings_before_its_watch_is_looked_at_also_where_the
                 await relist(cluster, cache, queue)
         else:
             await relist(cluster, cache, queue)
-        ingest.record_event(INFERENCE_SERVICE, "MODIFIED", edited)
+        recorder.record_event(INFERENCE_SERVICE, "MODIFIED", edited)
         assert len(queue) == 1
 
 

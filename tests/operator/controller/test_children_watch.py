@@ -14,8 +14,8 @@ from millrace_kubernetes import watch
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.controller.watches import follow_children
 from millrace_operator.kube.kinds import (
     CHILDREN,
@@ -51,7 +51,7 @@ class Followed:
     queue: WorkQueue = field(default_factory=WorkQueue)
 
     def __post_init__(self) -> None:
-        self.ingest = Ingest(self.cache, self.queue)
+        self.recorder = WatchRecorder(self.cache, self.queue)
 
     def names(self) -> list[str]:
         found: tuple[Obj, ...] = (*self.cache.children(KEY), *self.cache.pods(KEY))
@@ -79,7 +79,7 @@ async def followed() -> AsyncIterator[Followed]:
     async with server, aiohttp.ClientSession() as session:
         connection = Connection(session, ClusterAccess(str(server.make_url("")).rstrip("/"), None))
         with found.queue.opened():
-            task = asyncio.create_task(follow_children(found.ingest, connection))
+            task = asyncio.create_task(follow_children(found.recorder, connection))
             yield found
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -134,12 +134,12 @@ async def test_what_is_deleted_is_forgotten_also_where_no_event_told_of_it(follo
 
 
 async def test_a_leader_waits_for_the_lists_that_are_on_their_way(followed: Followed) -> None:
-    assert followed.ingest.lists.find_unlisted() == list(EVERYWHERE)
-    await followed.ingest.lists.wait(10)
-    assert followed.ingest.lists.find_unlisted() == [Scope(INFERENCE_SERVICE)]
-    followed.ingest.expect_list(Scope(INFERENCE_SERVICE))
-    await followed.ingest.lists.wait(0.01)  # no longer than that
-    assert followed.ingest.lists.find_unlisted() == [Scope(INFERENCE_SERVICE)]
+    assert followed.recorder.lists.find_unlisted() == list(EVERYWHERE)
+    await followed.recorder.lists.wait(10)
+    assert followed.recorder.lists.find_unlisted() == [Scope(INFERENCE_SERVICE)]
+    followed.recorder.expect_list(Scope(INFERENCE_SERVICE))
+    await followed.recorder.lists.wait(0.01)  # no longer than that
+    assert followed.recorder.lists.find_unlisted() == [Scope(INFERENCE_SERVICE)]
 
 
 async def test_a_write_of_ours_that_a_list_does_not_have_yet_stays(followed: Followed) -> None:
@@ -159,8 +159,8 @@ async def test_a_kind_that_need_not_be_there_is_waited_for_by_nobody_and_picked_
     monkeypatch.setattr("millrace_operator.controller.watches.OPTIONAL_BACKOFF_SECONDS", 0.01)
     caplog.set_level("INFO")
     followed.api.refused[NODE.path(None)] = status
-    followed.ingest.expect_list(NODES)
-    await asyncio.wait_for(followed.ingest.lists.wait(60), 10)
+    followed.recorder.expect_list(NODES)
+    await asyncio.wait_for(followed.recorder.lists.wait(60), 10)
     num_tries = len([one for one in followed.api.requests if one["path"] == NODE.path(None)])
     await wait_until_async(
         "more tries",

@@ -25,7 +25,7 @@ async def test_a_child_that_went_before_the_answer_to_its_write_is_made_again_at
         if obj["kind"] == DEPLOYMENT.kind:
             world.cluster.remove(DEPLOYMENT, KEY.namespace, written["metadata"]["name"])
             for event in ("MODIFIED", "DELETED"):
-                watched.ingest.record_event(DEPLOYMENT, event, written)
+                watched.recorder.record_event(DEPLOYMENT, event, written)
         return written
 
     world.edit(replicas=2)
@@ -36,7 +36,7 @@ async def test_a_child_that_went_before_the_answer_to_its_write_is_made_again_at
     assert held_deployments(world) == []
     watched.watch()  # what else was written
     world.now += 90
-    assert watched.ingest.health.overdue_seconds() == 0
+    assert watched.recorder.health.overdue_seconds() == 0
     await world.reconciler.reconcile(KEY)
     assert world.deployments() == {revision: 2}
 
@@ -53,7 +53,7 @@ async def test_a_child_that_went_before_the_answer_to_its_creation_is_made_again
         if obj["kind"] == DEPLOYMENT.kind:
             world.cluster.remove(DEPLOYMENT, KEY.namespace, written["metadata"]["name"])
             for event in ("ADDED", "DELETED"):
-                watched.ingest.record_event(DEPLOYMENT, event, written)
+                watched.recorder.record_event(DEPLOYMENT, event, written)
         return written
 
     watched.watch()
@@ -63,7 +63,7 @@ async def test_a_child_that_went_before_the_answer_to_its_creation_is_made_again
     assert (world.deployments(), held_deployments(world)) == ({}, [])
     watched.watch()  # what else was written
     world.now += 90
-    assert watched.ingest.health.overdue_seconds() == 0
+    assert watched.recorder.health.overdue_seconds() == 0
     await world.reconciler.reconcile(KEY)
     assert list(world.deployments().values()) == [1]
     assert len(held_deployments(world)) == 1

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from millrace_operator.api.model_uri import is_fetched
 from millrace_operator.api.types import Spec, Status
 from millrace_operator.controller.plan import Plan
-from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, ObjectId, is_owned, object_id
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel
 from millrace_operator.model.job_plan import find_report
 from millrace_operator.model.pending_revision import is_begun
-from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
+from millrace_operator.observed.snapshot import Snapshot
 from millrace_operator.render.child import fill_name, revision_name
 from millrace_operator.render.model_source import find_claim
 from millrace_operator.rollout.requested_revision import find_revisions

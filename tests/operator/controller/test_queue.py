@@ -93,7 +93,7 @@ async def test_the_pauses_of_keys_that_are_gone_are_forgotten(clock: Clock) -> N
             queue.add(ServiceKey("ns", str(number)))
             queue.done(await queue.get())
             clock.now += 0.1
-        assert queue.num_resting <= 11
+        assert len(queue._rests_until) <= 11
 
 
 async def test_what_is_added_during_work_is_looked_at_once_more(queue: WorkQueue) -> None:

@@ -1,8 +1,7 @@
 """How long a refusal counts."""
 
 from millrace_operator.controller.refusals import MARK_SECONDS, Refusals
-from millrace_operator.kube.kinds import ServiceKey
-from millrace_operator.observed.snapshot import ObjectId
+from millrace_operator.kube.kinds import ObjectId, ServiceKey
 
 KEY = ServiceKey("shop", "chat")
 CHILD, MARK = ObjectId("Deployment", "chat-1"), ObjectId("Pod", "chat-1-a")

@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
-from millrace_operator.controller.relist import relist, relist_changes
+from millrace_operator.controller.relister import relist, relist_changes
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import EVERYWHERE, INFERENCE_SERVICE, POD, Kind, Listing, Obj, Scope
 from testing.world import KEY, make_pod, make_service
@@ -54,10 +54,10 @@ async def test_an_odd_object_is_named_once_and_all_others_are_listed(
 
 def test_one_that_is_odd_again_is_named_again(caplog: pytest.LogCaptureFixture) -> None:
     cache = Cache()
-    ingest, scope = Ingest(cache, WorkQueue()), Scope(POD)
+    recorder, scope = WatchRecorder(cache, WorkQueue()), Scope(POD)
     mended = {**make_odd(6), "status": {}}
     for version, pod in ((5, make_odd(5)), (6, mended), (7, make_odd(7)), (8, make_odd(8))):
-        ingest.record_list(scope, Listing([pod], version))
+        recorder.record_list(scope, Listing([pod], version))
     assert caplog.text.count("an-odd-one cannot be read") == 2
     held = cache.find(mended)
     assert held is not None
@@ -74,12 +74,12 @@ def test_one_that_is_odd_again_is_named_again(caplog: pytest.LogCaptureFixture) 
 )
 async def test_a_watchs_list_brings_all_but_what_nobody_can_read(odd: Obj) -> None:
     cache, queue = Cache(), WorkQueue()
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     pod = make_pod()
     good = {**pod, "metadata": {**pod["metadata"], "uid": "u", "resourceVersion": "2"}}
     with queue.opened():
         for version in (9, 10):
-            ingest.record_list(Scope(POD), Listing([{**odd, "kind": POD.kind}, good], version))
+            recorder.record_list(Scope(POD), Listing([{**odd, "kind": POD.kind}, good], version))
         assert await queue.get() == KEY
     assert (len(cache), len(cache.pods(KEY))) == (1, 1)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from millrace_operator.controller.relist import LOST_SECONDS, Round, Rounds
+from millrace_operator.controller.relister import LOST_SECONDS, Round, Rounds
 
 
 def run(

@@ -8,9 +8,9 @@ import pytest
 from millrace_kubernetes.flags import parse_namespaces
 from millrace_operator.app.command import build_parser
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
-from millrace_operator.controller.relist import relist
+from millrace_operator.controller.relister import relist
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.errors import AbsentError, RefusedError
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import (
@@ -52,24 +52,24 @@ async def test_a_relist_knows_these_namespaces_alone() -> None:
 def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
     cache = Cache()
     scopes = find_scopes(["a", "b"])
-    ingest = Ingest(cache, WorkQueue(), scopes=scopes)
+    recorder = WatchRecorder(cache, WorkQueue(), scopes=scopes)
     for name in ("a", "b"):
         cache.put(service(name))
-    ingest.record_list(Scope(INFERENCE_SERVICE, "a"), Listing([], 10**9))
+    recorder.record_list(Scope(INFERENCE_SERVICE, "a"), Listing([], 10**9))
     assert cache.service_keys() == [ServiceKey("b", "chat")]
-    assert ingest.lists.find_unlisted() == [
+    assert recorder.lists.find_unlisted() == [
         scope for scope in scopes if scope != Scope(INFERENCE_SERVICE, "a")
     ]
 
 
 async def test_a_leader_waits_for_the_list_of_each_namespace() -> None:
     scopes = [Scope(DEPLOYMENT, name) for name in ("a", "b")]
-    ingest = Ingest(Cache(), WorkQueue(), scopes=scopes)
+    recorder = WatchRecorder(Cache(), WorkQueue(), scopes=scopes)
     for scope in scopes:
-        ingest.expect_list(scope)
-    ingest.record_list(scopes[0], Listing([], 1))
-    await ingest.lists.wait(0.01)
-    assert ingest.lists.find_unlisted() == [scopes[1]]
+        recorder.expect_list(scope)
+    recorder.record_list(scopes[0], Listing([], 1))
+    await recorder.lists.wait(0.01)
+    assert recorder.lists.find_unlisted() == [scopes[1]]
 
 
 class WithoutNodes(FakeCluster):
@@ -114,19 +114,19 @@ class Strict(FakeCluster):
 async def test_a_namespace_that_may_not_be_read_is_left_out_until_each_kind_of_it_was_listed() -> None:
     cluster, cache = Strict(), Cache()
     scopes = find_scopes(["a", "b"])
-    ingest = Ingest(cache, WorkQueue(), scopes=scopes)
+    recorder = WatchRecorder(cache, WorkQueue(), scopes=scopes)
     for name in ("a", "b"):
         cluster.put(service(name))
     found = await relist(cluster, cache, WorkQueue(), scopes)
-    ingest.lists.note_missing(found.missing)
+    recorder.lists.note_missing(found.missing)
     assert keys(cache) == {"a"}
-    assert (ingest.lists.is_known("a"), ingest.lists.is_known("b")) == (True, False)
-    ingest.record_event(INFERENCE_SERVICE, None, service("b"))  # its Role has come
+    assert (recorder.lists.is_known("a"), recorder.lists.is_known("b")) == (True, False)
+    recorder.record_event(INFERENCE_SERVICE, None, service("b"))  # its Role has come
     children = [scope for scope in scopes if scope.namespace == "b" and scope.kind is not INFERENCE_SERVICE]
     for scope in children:
-        assert not ingest.lists.is_known("b")
-        ingest.record_list(scope, Listing([], 1))
-    assert ingest.lists.is_known("b")
+        assert not recorder.lists.is_known("b")
+        recorder.record_list(scope, Listing([], 1))
+    assert recorder.lists.is_known("b")
 
 
 class WithoutBudgets(FakeCluster):
@@ -141,16 +141,16 @@ class WithoutBudgets(FakeCluster):
 async def test_a_namespace_of_which_one_kind_may_not_be_read_is_left_out_alone() -> None:
     cluster, cache = WithoutBudgets(), Cache()
     scopes = find_scopes(["a", "b"])
-    ingest = Ingest(cache, WorkQueue(), scopes=scopes)
+    recorder = WatchRecorder(cache, WorkQueue(), scopes=scopes)
     for name in ("a", "b"):
         cluster.put(service(name))
     found = await relist(cluster, cache, WorkQueue(), scopes)
-    ingest.lists.note_missing(found.missing)
+    recorder.lists.note_missing(found.missing)
     refused = Scope(POD_DISRUPTION_BUDGET, "b")
     assert found.missing == {refused: "poddisruptionbudgets is forbidden"}
-    assert (ingest.lists.is_known("a"), ingest.lists.is_known("b")) == (True, False)
-    ingest.record_list(refused, Listing([], 1))
-    assert ingest.lists.is_known("b")
+    assert (recorder.lists.is_known("a"), recorder.lists.is_known("b")) == (True, False)
+    recorder.record_list(refused, Listing([], 1))
+    assert recorder.lists.is_known("b")
 
 
 async def test_a_cluster_that_may_not_be_read_is_an_error() -> None:
@@ -162,12 +162,12 @@ async def test_a_cluster_that_may_not_be_read_is_an_error() -> None:
 
 async def test_nobody_waits_for_the_list_of_a_namespace_that_may_not_be_read() -> None:
     scopes = [Scope(DEPLOYMENT, name) for name in ("a", "b")]
-    ingest = Ingest(Cache(), WorkQueue(), scopes=scopes)
+    recorder = WatchRecorder(Cache(), WorkQueue(), scopes=scopes)
     for scope in scopes:
-        ingest.expect_list(scope)
-    ingest.record_list(scopes[0], Listing([], 1))
-    ingest.lists.give_up(scopes[1])
-    await asyncio.wait_for(ingest.lists.wait(60), 5)
+        recorder.expect_list(scope)
+    recorder.record_list(scopes[0], Listing([], 1))
+    recorder.lists.give_up(scopes[1])
+    await asyncio.wait_for(recorder.lists.wait(60), 5)
 
 
 def test_no_name_means_all() -> None:

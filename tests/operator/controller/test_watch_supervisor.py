@@ -11,8 +11,8 @@ import pytest
 
 from millrace_operator.controller import watches
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.controller.watches import run_watches
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj, ServiceKey
 from testing.world import KEY, make_service
@@ -29,7 +29,7 @@ async def test_a_watch_layer_that_fails_ends(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(kopf, "operator", fail)
     with pytest.raises(RuntimeError, match="the watch failed"):
         async with asyncio.timeout(LONGEST_SECONDS):
-            await run_watches(Ingest(Cache(), WorkQueue()), None)
+            await run_watches(WatchRecorder(Cache(), WorkQueue()), None)
 
 
 async def test_an_event_that_nobody_can_record_is_told_with_its_trace_and_all_is_listed_soon(
@@ -47,12 +47,12 @@ async def test_an_event_that_nobody_can_record_is_told_with_its_trace_and_all_is
     monkeypatch.setattr(kopf, "operator", watch)
     monkeypatch.setattr(watches, "build_registry", lambda record_event: record_event)
     cache = Cache()
-    ingest = Ingest(cache, WorkQueue())
-    await run_watches(ingest, None)
+    recorder = WatchRecorder(cache, WorkQueue())
+    await run_watches(recorder, None)
     await asyncio.sleep(0)
     assert set(cache.service_keys()) == {KEY, ServiceKey(KEY.namespace, "other")}
     [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert record.name == watches.LOG.name
     assert record.exc_info
     assert f"MODIFIED of {KEY}" in record.getMessage()
-    assert ingest.has_lost.is_set()
+    assert recorder.has_lost.is_set()

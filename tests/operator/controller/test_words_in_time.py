@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import PAUSE_SECONDS, WorkQueue
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.kinds import POD, Obj
 from testing.world import KEY, World, crash_status, unschedulable_status
 from tests.operator.controller.test_queue import Clock
@@ -77,7 +77,7 @@ async def test_the_words_are_told_in_one_look_after_a_pause_at_most(kind: str) -
     with queue.opened():
         queue.add(KEY)
         queue.done(await queue.get())  # it was looked at a moment ago
-        Ingest(world.cache, queue).record_event(POD, "MODIFIED", told)
+        WatchRecorder(world.cache, queue).record_event(POD, "MODIFIED", told)
         wait = queue.seconds_to_next()
         assert wait is not None
         assert wait <= PAUSE_SECONDS

@@ -223,8 +223,8 @@ async def test_a_service_that_is_made_again_while_it_is_asked_for_stays_known(an
                 return await fetch(kind, namespace, name)
             old, service = copy.deepcopy(world.service), copy.deepcopy(world.service)
             service["metadata"] |= {"uid": "another", "resourceVersion": "999999"}
-            watched.ingest.record_event(INFERENCE_SERVICE, "DELETED", world.service)
-            watched.ingest.record_event(INFERENCE_SERVICE, "ADDED", service)
+            watched.recorder.record_event(INFERENCE_SERVICE, "DELETED", world.service)
+            watched.recorder.record_event(INFERENCE_SERVICE, "ADDED", service)
             return old if answers == "the old one" else None
 
         world.cluster.fetch = fetch_late  # type: ignore[method-assign]
@@ -318,7 +318,7 @@ async def test_what_is_refused_for_good_slows_nothing_else(before: int, after: i
         await watched.run(1200)
         world.edit(replicas=after)
         touch_deployment(world)  # so that the first apply of its count is a conflict
-        watched.ingest.record_event(INFERENCE_SERVICE, "MODIFIED", world.service)
+        watched.recorder.record_event(INFERENCE_SERVICE, "MODIFIED", world.service)
         await watched.run(5)
     assert world.deployments() == {world.status["updateRevision"]: after}
 

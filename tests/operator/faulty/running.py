@@ -25,8 +25,8 @@ from millrace_operator.app import application as module
 from millrace_operator.app.application import Application, OperatorSettings
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
-from millrace_operator.controller import plan, relist, watches
-from millrace_operator.controller.relist import Round
+from millrace_operator.controller import plan, relister, watches
+from millrace_operator.controller.relister import Round
 from millrace_operator.kube.connection import ApiServer
 from millrace_operator.kube.credentials import Access, load_access
 from millrace_operator.kube.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey
@@ -154,7 +154,7 @@ def hurried_operators() -> Iterator[None]:
         patch.setattr(drain, "SILENT_SECONDS", PAUSE_SECONDS)
         patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
         patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
-        patch.setattr(relist, "wait_for_round", wait_for_relist)
+        patch.setattr(relister, "wait_for_round", wait_for_relist)
         yield
 
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.access_types import Access
-from millrace_operator.api.default_access import DefaultAccess
+from millrace_operator.api.access_types import Access, DefaultAccess
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.watch_state import WatchedLists
+from millrace_operator.controller.watch_recorder import WatchedLists
 from millrace_operator.gateways.key_secret import LOOK_SECONDS, GatewayKeys, read_entries
+from millrace_operator.gateways.signing_keys import list_named_keys
 from millrace_operator.kube.errors import RefusedError, TransientError
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import EVERYWHERE, POD, SECRET, Obj, ObjectKey, Scope, ServiceKey
-from millrace_operator.observed.gateway_key import list_named_keys
 from millrace_runtime.contract import FLAG_GATEWAY_KEY, SECRET_GATEWAY_KEY
 from millrace_runtime.gateway_token import TokenVerifier, sign_token
 from testing.world import BEGAN, KEY, make_pod, make_service

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_operator.controller.relist import find_selector
+from millrace_operator.controller.relister import find_selector
 from millrace_operator.kube.kinds import BY_NAME, EVERYWHERE, KINDS, Kind, Role, find_scopes
 
 FOLLOWED = [kind for kind in KINDS if kind.role is not Role.UNWATCHED]

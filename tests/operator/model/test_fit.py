@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace_fetch.cli.resolve import resolve
+from millrace_fetch.cli.remote_model import resolve
 from millrace_fetch.fetch import open_source
 from millrace_fetch.image import tarball
 from millrace_fetch.plan.head import ModelHead, describe_head

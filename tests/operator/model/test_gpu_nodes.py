@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.kinds import NODE, Listing, Obj, Scope
 from millrace_operator.kube.node import find_gpus
 from testing.world import make_service
@@ -31,12 +31,12 @@ def refused_service(**pod: Any) -> Obj:
 
 def count_news(service: Obj, before: Obj | None, after: Obj | None, event: str = "MODIFIED") -> int:
     cache, queue = Cache(), WorkQueue()
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     cache.put(service)
     if before is not None:
-        ingest.record_event(NODE, None, before)
+        recorder.record_event(NODE, None, before)
     with queue.opened():
-        ingest.record_event(NODE, event, after or before or {})
+        recorder.record_event(NODE, event, after or before or {})
         return len(queue)
 
 
@@ -91,15 +91,15 @@ def test_a_spec_that_nobody_can_read_stops_no_watch() -> None:
 
 def test_a_list_of_nodes_tells_what_came_and_went() -> None:
     cache, queue = Cache(), WorkQueue()
-    ingest, kind = Ingest(cache, queue), {"apiVersion": NODE.api_version, "kind": NODE.kind}
+    recorder, kind = WatchRecorder(cache, queue), {"apiVersion": NODE.api_version, "kind": NODE.kind}
     cache.put(refused_service())
     with queue.opened():
-        ingest.record_list(Scope(NODE), Listing([{**kind, **make_node(1)}], 1))
+        recorder.record_list(Scope(NODE), Listing([{**kind, **make_node(1)}], 1))
         assert (len(queue), list(cache.gpu_nodes())) == (1, ["gpu-1"])
     with queue.opened():
-        ingest.record_list(Scope(NODE), Listing([{**kind, **make_node(2, status="x")}], 2))
+        recorder.record_list(Scope(NODE), Listing([{**kind, **make_node(2, status="x")}], 2))
         assert len(queue) == 0
-        ingest.record_list(Scope(NODE), Listing([], 3))
+        recorder.record_list(Scope(NODE), Listing([], 3))
         assert (len(queue), list(cache.gpu_nodes())) == (1, [])
 
 

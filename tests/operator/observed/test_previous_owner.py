@@ -3,8 +3,8 @@
 import pytest
 
 from millrace_operator.api.conditions import render_time
-from millrace_operator.kube.kinds import SERVICE, Obj
-from millrace_operator.observed.snapshot import LEFT_OVER_SECONDS, is_owned
+from millrace_operator.kube.kinds import SERVICE, Obj, is_owned
+from millrace_operator.observed.snapshot import LEFT_OVER_SECONDS
 from millrace_runtime import contract
 from testing.world import KEY, World, make_service
 from tests.operator.controller.test_ownership import make_foreign

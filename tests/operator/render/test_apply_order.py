@@ -7,8 +7,8 @@ import pytest
 
 from millrace_operator.controller.worker import REFUSED, SOON
 from millrace_operator.kube.errors import ClusterError, ConflictError, RefusedError, TransientError
-from millrace_operator.kube.kinds import SERVICE_ACCOUNT, Obj
-from millrace_operator.observed.snapshot import ObjectId, PodLoad
+from millrace_operator.kube.kinds import SERVICE_ACCOUNT, Obj, ObjectId
+from millrace_operator.observed.snapshot import PodLoad
 from millrace_operator.render.child import Need, find_unmet, need
 from testing.world import KEY, World
 

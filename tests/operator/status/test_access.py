@@ -6,8 +6,8 @@ import pytest
 
 from millrace_kubernetes.model_names import ModelNames, Standing
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj, ObjectKey, ServiceKey
 from testing.world import KEY, World, crash_status, make_service
 
@@ -91,7 +91,7 @@ async def test_a_name_that_no_replica_runs_with_any_more_is_no_claim() -> None:
 def test_the_other_claimants_are_looked_at_when_a_claim_comes_or_goes() -> None:
     queue = WorkQueue()
     cache = Cache(ModelNames({}, queue.add))
-    ingest = Ingest(cache, queue)
+    recorder = WatchRecorder(cache, queue)
     ours = make_service()
     cache.put({**ours, "metadata": {**ours["metadata"], "uid": "c", "resourceVersion": "1"}})
     looked_at = []
@@ -103,6 +103,6 @@ def test_the_other_claimants_are_looked_at_when_a_claim_comes_or_goes() -> None:
         ("DELETED", make_rival("chat", 4)),
     ):
         with queue.opened():
-            ingest.record_event(INFERENCE_SERVICE, event, rival)
+            recorder.record_event(INFERENCE_SERVICE, event, rival)
             looked_at.append(len(queue) == 2)
     assert looked_at == [True, False, True, True, True]

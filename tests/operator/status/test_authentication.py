@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.access_types import Access
-from millrace_operator.api.default_access import DefaultAccess, parse_default_access
-from millrace_operator.observed.gateway_key import GatewayKey, list_named_keys
+from millrace_operator.api.access_types import Access, DefaultAccess, parse_default_access
+from millrace_operator.gateways.signing_keys import list_named_keys
+from millrace_operator.observed.snapshot import GatewayKey
 from millrace_operator.render.settings import RenderSettings
 from millrace_runtime.replica.gateway_flags import add_gateway_flags
 from testing.world import World

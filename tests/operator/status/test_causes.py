@@ -186,7 +186,7 @@ def test_a_fetch_that_is_killed_for_memory_names_the_setting() -> None:
     status = fetching({"waiting": {"reason": "CrashLoopBackOff"}}, exitCode=137, reason="OOMKilled")
     assert "spec.resources.limits.memory" in cause_of(status).message
     of_job = {"containerStatuses": status["initContainerStatuses"]}
-    assert "more memory than a Job of the operator's may" in cause_of(of_job).message
+    assert "more memory than the operator's Jobs may use" in cause_of(of_job).message
 
 
 def test_a_secret_that_is_not_there_is_told() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.anthropic.body import Ignored, read_anthropic, read_anthropic_prompt
-from millrace_runtime.api.request.effort import choose_variables
+from millrace_runtime.api.request.reasoning import choose_variables
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.template import ChatTemplate
 from tests.runtime.api.scripted import SCHEMA
@@ -318,20 +318,23 @@ GIVEN = [USER, SAID]
         ({"thread": {"type": "create"}}, "send the whole conversation"),
         ({"compaction": {"type": "summarize"}}, "ask for the summary"),
         ({"messages": GIVEN, "output_config": {"format": FORMAT}}, "leave out `output_config.format`"),
-        ({"messages": GIVEN, "output_format": FORMAT}, "let the user have the last message"),
+        ({"messages": GIVEN, "output_format": FORMAT}, "end `messages` with one of the user"),
         ({"messages": [system("S")]}, "needs a message of role `user`"),
         ({"messages": [{"role": ["user"], "content": "x"}]}, "`assistant` or `system`"),
         ({"messages": [{"role": "user"}]}, "a text or a list of blocks"),
         ({"messages": [user([{"type": "document"}])]}, "send what it says as `text`"),
         ({"messages": [user([{"type": "container_upload"}])]}, "only text, thinking"),
-        ({"messages": [user([{"type": "search_result"}])]}, "`search_result` has a list `content` of texts"),
+        (
+            {"messages": [user([{"type": "search_result"}])]},
+            "`search_result` needs a list `content` of texts",
+        ),
         ({"messages": [user([DOCUMENT | {"source": {"type": "base64"}}])]}, "send what it says as `text`"),
         ({"system": [{"type": "tool_addition"}]}, "'tool_addition' is not supported here, only text"),
         (
             {"messages": [model({"type": "tool_use", "id": "1", "name": "find"})]},
-            "`tool_use` has `id`, `name` and an object `input`",
+            "`tool_use` needs `id`, `name` and an object `input`",
         ),
-        ({"messages": [user([{"type": "text"}])]}, "`text` has a text `text`"),
+        ({"messages": [user([{"type": "text"}])]}, "`text` needs a text `text`"),
         ({"tools": [FIND | {"name": "x" * 129}]}, "`tools[0]`"),
         ({"tools": [FIND, FIND | {"description": "x"}]}, "two `tools` are `find`"),
         ({"tools": [{"type": "function", "function": FIND}]}, "`name` and an `input_schema`"),

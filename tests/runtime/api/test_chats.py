@@ -11,7 +11,7 @@ import pytest
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.messages import read_messages
 from millrace_runtime.api.request.openai import read_chat, read_conversation
-from millrace_runtime.api.request.schema import ChatBody
+from millrace_runtime.api.request.openai_bodies import ChatBody
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.jobs import RenderChat

@@ -12,9 +12,10 @@ import pytest
 from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.answer.envelope import Envelope
+from millrace_runtime.api.answer.openai import CompletionWriter
 from millrace_runtime.api.answer.prompt import Position
-from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter
-from millrace_runtime.api.request.intent import BestOf
+from millrace_runtime.api.answer.writer import AnswerSpec
+from millrace_runtime.api.request.generation_request import BestOf
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer

@@ -12,16 +12,16 @@ from openai.types.responses import response_create_params as responses
 
 from millrace_runtime.api.errors import ApiError, BadRequestError
 from millrace_runtime.api.request.openai import read_chat
-from millrace_runtime.api.request.responses.body import Ignored, ResponsesBody
-from millrace_runtime.api.request.schema import (
+from millrace_runtime.api.request.openai_bodies import (
     ChatBody,
     CompletionBody,
     GenerationBody,
     Harmless,
     Unsupported,
 )
-from millrace_runtime.api.request.structured import GrammarFields
-from millrace_runtime.api.request.unsupported import refuse_unsupported
+from millrace_runtime.api.request.responses.body import Ignored, ResponsesBody
+from millrace_runtime.api.request.structured_outputs import GrammarFields
+from millrace_runtime.api.request.unsupported_fields import refuse_unsupported
 from millrace_runtime.contract import REJECTED_LOAD
 from tests.runtime.api.served import REPLY, Served
 from tests.runtime.api.test_failures import HI, assert_conserved

@@ -11,11 +11,11 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from millrace_runtime.api.answer.free_text import FreeTextReader
+from millrace_runtime.api.answer.custom_tool_input import FreeTextReader
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import encode_request
+from millrace_runtime.api.request.generation_request import encode_request
+from millrace_runtime.api.request.openai_bodies import GenerationBody
 from millrace_runtime.api.request.responses.body import Ignored, ResponsesBody, read_responses
-from millrace_runtime.api.request.schema import GenerationBody
 from millrace_runtime.chat.jobs import RenderChat
 from testing.scripted_replica import SERVED_NAME, serve_script
 from tests.runtime.api.scripted import CALL, SCHEMA, serve_answer
@@ -421,14 +421,14 @@ def test_fields_that_all_dialects_share_have_the_same_types() -> None:
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "'compaction' is not supported"),
         ({"input": [LOADED[1]]}, "has no message"),
         ({"input": []}, "length"),
-        ({"tools": [{"name": "x"}]}, "`tools\\[0\\]` is an object with a `type`"),
+        ({"tools": [{"name": "x"}]}, "`tools\\[0\\]` must be an object with a `type`"),
         ({"tools": [SEARCH, {"type": "function"}]}, "`name` - in `tools\\[1\\]`"),
         ({"tools": [FILES | {"tools": [{"type": "custom"}]}]}, "in `tools\\[0\\].tools\\[0\\]`"),
         ({"tools": [FILES, EXACT]}, f"two `tools` are `{READ}`"),
         ({"tools": [FIND], "tool_choice": "required"}, "knows no tools"),
         ({"tools": [FIND], "tool_choice": {"type": "web_search"}}, "leaves these out"),
         ({"tools": [FIND], "tool_choice": {"type": "function", "name": "no"}}, "the tools are \\['find'\\]"),
-        ({"tools": [FIND], "tool_choice": "some"}, "or names a function"),
+        ({"tools": [FIND], "tool_choice": "some"}, "or name a function"),
         ({"tools": [SEARCH], "tool_choice": "required"}, "leaves out all others"),
         ({"tool_choice": "required"}, "needs `tools`"),
         ({"input": [say("user", "a"), {"role": "user", "content": [{"type": "input_image"}]}]}, "text"),

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from millrace_runtime.api.request.salt import hash_salt
+from millrace_runtime.api.request.cache_salt import hash_salt
 from tests.runtime.api.served import Served
 
 HEADER = "X-Millrace-Cache-Salt"

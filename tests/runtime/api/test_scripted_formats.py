@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 
-from millrace_runtime.chat.parsers.choose import HARMONY, TOOL_FORMATS
+from millrace_runtime.chat.parsers.registry import HARMONY, TOOL_FORMATS
 from testing.scripted_replica import serve_script
 from tests.runtime.chat.answers import ANSWERS, TOOLS
 

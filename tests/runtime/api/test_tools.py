@@ -15,12 +15,12 @@ from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.answer_form import Reasoning, choose_form
-from millrace_runtime.api.request.intent import AnswerWish
+from millrace_runtime.api.request.generation_request import AnswerWish
 from millrace_runtime.api.request.openai import read_chat
 from millrace_runtime.api.request.readers import READERS
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.jobs import RenderChat
-from millrace_runtime.chat.parsers.choose import open_parser
+from millrace_runtime.chat.parsers.registry import open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
 from testing.scripted_replica import MARKERS
 from testing.text_model import build_byte_level, write_model

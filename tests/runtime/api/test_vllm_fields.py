@@ -219,7 +219,7 @@ REFUSED = [
     (
         {"bad_words": ["x"], "logit_bias": {str(1000 + place): 1 for place in range(1024)}},
         "bad_words",
-        "of 1025 tokens",
+        "have 1025 tokens",
     ),
     ({"bad_words": ["a"], "allowed_token_ids": [64]}, "bad_words", "bans all"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least one"),

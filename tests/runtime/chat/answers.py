@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from millrace_runtime.chat.parsers.choose import HARMONY, TOOL_FORMATS, list_markers
+from millrace_runtime.chat.parsers.registry import HARMONY, TOOL_FORMATS, list_markers
 
 PROPERTIES = {
     "text": {"type": "string"},

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, TextDelta, join_deltas
-from millrace_runtime.chat.parsers.choose import (
+from millrace_runtime.chat.parsers.json_value import is_object
+from millrace_runtime.chat.parsers.registry import (
     HARMONY,
     REASONING_MARKERS,
     TOOL_FORMATS,
@@ -23,7 +24,6 @@ from millrace_runtime.chat.parsers.choose import (
     list_markers,
     open_parser,
 )
-from millrace_runtime.chat.parsers.json_value import is_object
 from millrace_runtime.chat.template import ChatTemplate
 from tests.runtime.chat.answers import (
     ANSWERS,

@@ -20,7 +20,7 @@ from millrace_runtime.chat.adaptation import list_forms
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError, TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.model_files import read_text_config
-from millrace_runtime.chat.parsers.choose import open_parser
+from millrace_runtime.chat.parsers.registry import open_parser
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.tokenizer import Tokenizer
 from testing.text_model import build_byte_level, write_model
@@ -408,10 +408,10 @@ SYSTEM_IN_LAST = """{%- if messages[0].role == 'system' %}{% set system = messag
 def test_a_system_message_that_a_template_loses_behind_results_is_in_the_last_question(content: Any) -> None:
     system, asked = {"role": "system", "content": content}, {"role": "user", "content": "Who?"}
     said = {"role": "assistant", "content": "I"}
-    told = [*USER, said, {"role": "user", "content": "Be brief.\n\nWho?"}, *CALLED[2:]]
+    expected = [*USER, said, {"role": "user", "content": "Be brief.\n\nWho?"}, *CALLED[2:]]
     for form in ([*USER, said, asked, *CALLED[2:]], [*USER, said, asked, *CALLED[2:], said]):
         sent = [system, *form]
-        prompt = render_by_transformers(SYSTEM_IN_LAST, {"conversation": [*told, *form[5:]]})
+        prompt = render_by_transformers(SYSTEM_IN_LAST, {"conversation": [*expected, *form[5:]]})
         assert render(SYSTEM_IN_LAST, {"conversation": sent}) == prompt
     asks = {"conversation": [{"role": "system", "content": "Be brief."}, *USER, said, asked]}
     assert render(SYSTEM_IN_LAST, asks) == render_by_transformers(SYSTEM_IN_LAST, asks)

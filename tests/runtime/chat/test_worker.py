@@ -52,7 +52,7 @@ def say(content: str, role: str = "user") -> RenderChat:
     return RenderChat([{"role": role, "content": content}])
 
 
-async def test_jobs_are_answered_and_refusals_told(worker: TextWorker) -> None:
+async def test_jobs_are_answered_or_refused(worker: TextWorker) -> None:
     both, chat = await asyncio.gather(worker.run(EncodeTexts(["the", "hi"])), worker.run(say("hi")))
     assert [len(tokens) for tokens in both] == [1, 2]
     native = build_byte_level()
@@ -278,7 +278,7 @@ async def test_a_worker_that_never_starts_says_how_often_it_was_tried(tmp_path: 
         await TextWorker(tmp_path, LIMITS, TEXT_PROCESS).start()
 
 
-async def test_a_fault_of_ours_is_told_as_a_failure(
+async def test_a_fault_of_ours_is_reported_as_a_failure(
     worker: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(_: bytes) -> None:

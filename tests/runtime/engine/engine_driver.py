@@ -8,13 +8,12 @@ from typing import Any, Self
 from millrace_runtime.engine.matcher import Matcher, allows
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import NextToken, SimulatedExecutor
-from millrace_runtime.engine.step_time import StepWork
+from millrace_runtime.engine.token_budget import StepWork
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.protocol import messages
 from millrace_runtime.protocol.encoding import pack_tokens, unpack_tokens
-from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import Generate, NewSequence, SequenceOutput, StepTiming
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.sampling import Sampling, count_mask_bytes
 from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan
 
 VOCABULARY = 50
@@ -129,7 +128,7 @@ OPTIMISTIC = "optimistic"
 
 
 def pack_mask(allowed: set[int], vocabulary_size: int = VOCABULARY) -> bytes:
-    return sum(1 << token for token in allowed).to_bytes(mask_bytes(vocabulary_size), "little")
+    return sum(1 << token for token in allowed).to_bytes(count_mask_bytes(vocabulary_size), "little")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What is computed twice, and what is not: the starts and rows of the plans say it."""
+"""Which tokens are computed once and which again: the starts and rows of the plans show it."""
 
 import math
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from millrace_runtime.engine.prefix import hash_prompt, hash_root
+from millrace_runtime.engine.block_pool import hash_prompt, hash_root
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens

@@ -61,7 +61,7 @@ def test_accepted_drafts_bring_several_tokens_a_step() -> None:
         [(1, 4)],  # 2 accepted and 1 drawn
         [(1, 3)],  # 3 more: room for 3 guesses, for the last token is never a guess
         [(1, 0)],
-        [],  # tells that it has left
+        [],  # releases its slot
     ]
     assert [timing.num_tokens for timing in engine.timings] == [3, 5, 4, 1]
 
@@ -364,7 +364,7 @@ def test_the_simulated_executor_disbelieves(row: dict[str, object], message: str
         simulated(**row)
 
 
-def test_a_masked_row_draws_from_its_mask_and_the_next_guesses_are_told() -> None:
+def test_a_masked_row_draws_from_its_mask_and_the_next_guesses_are_offered() -> None:
     assert simulated(pack_mask({9}), is_masked=True).rows == [RowResult(0, 0, [9], 2, next_draft=(1,))]
 
 

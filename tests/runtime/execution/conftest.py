@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 
 from millrace_fit.families.registry import FAMILIES, declare
 from millrace_fit.tensors import list_needed
+from millrace_kernels.device_kernels import select_triton
 from millrace_kernels.sampling.gpu import triton_shape
 from millrace_kernels.sampling.gpu.triton_shape import Shape
-from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.parallel.executor import ParallelExecutor, start_workers
@@ -97,7 +97,7 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
 
 
 class Driver:
-    """A minimal scheduler: gives each sequence its own blocks and runs what it is told.
+    """A minimal scheduler: gives each sequence its own blocks and runs what the test asks for.
 
     Blocks that a group's window has passed go to other sequences, as the real scheduler gives them.
     """

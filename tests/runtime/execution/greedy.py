@@ -76,7 +76,7 @@ def check_preempted(
     *,
     tolerance: float = 2e-3,
 ) -> None:
-    """In chunks beside another sequence, and computed anew from the drawn tokens as after a preemption."""
+    """In chunks beside another sequence, and computed again from the drawn tokens, as after a preemption."""
     model = theirs.from_pretrained(path, dtype=torch.float32, local_files_only=True)
     driver.start(1, prompt(9, 1))
     known = tokens

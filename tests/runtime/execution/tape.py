@@ -1,8 +1,8 @@
 """Records launches as a CUDA graph does, without a GPU.
 
-What ran once runs again on the very same memory with the very same numbers from the host: so what was not
-written to the graph's buffers on the device is not seen by a repetition. Both torch's operations and Triton's
-launches (in its interpreter) are recorded.
+A repetition runs the same launches on the very same memory, with the very same numbers from the host. So it
+does not see values that were not written to the graph's buffers on the device. Both torch's operations and
+Triton's launches (in its interpreter) are recorded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,7 @@ def record(compute: Callable[[], None]) -> Repeat:
 
 
 class CountingRecorder:
-    """Counts the repetitions of what was recorded."""
+    """Counts the repetitions of a recording."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """`settings` are those of its executors."""

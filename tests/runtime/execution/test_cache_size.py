@@ -117,7 +117,7 @@ def test_the_cache_is_sized_once_the_rest_of_the_memory_is_taken(
         text_bytes.append(text)
         return Budget(readings.pop() * block, "the test")
 
-    monkeypatch.setattr(build_module, "usable_memory", read_memory)
+    monkeypatch.setattr(build_module, "measure_usable_memory", read_memory)
     limits = build(make_model(), text_memory_bytes=7).limits
     assert (limits.groups[0].num_blocks, limits.max_model_length) == (4, 64)
     assert text_bytes == [7, 7]

@@ -1,7 +1,7 @@
 """Once a replica is ready, no kernel is compiled any more: each step would wait for it.
 
-Triton compiles a kernel anew for other constants, and for arguments of another kind: a type, a memory address
-or a number that 16 divides or not, and the number 1. The interpreter shows what each launch is given.
+Triton compiles a kernel again for other constants, and for arguments of another kind: a type, a memory
+address or a number that 16 divides or not, and the number 1. The interpreter shows each launch's arguments.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ import pytest
 import torch
 from triton.runtime.interpreter import GridExecutor
 
+from millrace_kernels.device_kernels import select_triton
 from millrace_kernels.sampling.columns import Sampled
 from millrace_kernels.sampling.gpu.triton_kernel import sample as triton_sample
-from millrace_kernels.select import select_triton
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor

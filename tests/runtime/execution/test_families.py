@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace_kernels.select import select_triton
+from millrace_kernels.device_kernels import select_triton
 from millrace_runtime.execution import model_runner
 from tests.runtime.execution.families import FAMILIES
 from tests.runtime.execution.greedy import check_greedy, check_preempted, prompt

@@ -17,9 +17,9 @@ from triton.runtime.interpreter import GridExecutor
 
 from millrace_fit.shard import Cut
 from millrace_kernels import transfer
+from millrace_kernels.device_kernels import select_triton
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.select import select_triton
 from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
 from millrace_kernels.weights import Experts, Matrix
 from millrace_runtime.execution import device_queue, model_runner

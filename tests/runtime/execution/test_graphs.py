@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from millrace_fit.plan import MOST_ROWS, choose_sizes
+from millrace_kernels.device_kernels import select_triton
 from millrace_kernels.sampling.columns import Sampled
-from millrace_kernels.select import select_triton
 from millrace_runtime.execution.errors import PlanError, is_out_of_memory
 from millrace_runtime.execution.graphs import DecodeInputs, Graph, Graphs
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake

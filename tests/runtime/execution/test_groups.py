@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from millrace_fit.quantization.quantization import NOT_QUANTIZED
+from millrace_fit.quantization.rules import NOT_QUANTIZED
+from millrace_kernels.device_kernels import select_kernels
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import select_cpu_path
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_kernels.paged_attention.reference import paged_attention_reference
-from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Angles, CacheLayer, Heads, Step
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import TensorStep

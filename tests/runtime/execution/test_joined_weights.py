@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from millrace_fetch.cli.local_look import read_local_head
+from millrace_fetch.cli.local_model import read_local_head
 from millrace_fetch.plan.head import describe_head
 from millrace_fit.files.dtypes import STORED_TYPES
 from millrace_fit.shard import whole

@@ -8,7 +8,7 @@ from millrace_fit.errors import NoRoomError
 from millrace_fit.kv_cache import Budget, CacheDemand, CacheGroup, plan_cache, share_out
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.collective import ALONE_RANK
-from millrace_runtime.execution.kv_cache import largest_plan, run_largest
+from millrace_runtime.execution.kv_cache import build_largest_plan, run_largest
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Wake
 from millrace_runtime.protocol.step import KvGroup, Limits
@@ -27,7 +27,7 @@ def test_it_has_the_most_rows_and_as_many_tokens(
     limits = msgspec.structs.replace(
         LIMITS, num_slots=slots, max_batched_tokens=tokens, max_model_length=length
     )
-    plan = largest_plan(limits)
+    plan = build_largest_plan(limits)
     assert [row.num_tokens for row in plan.rows] == [size] * rows
     assert all(row.emit for row in plan.rows)
 
@@ -37,7 +37,7 @@ def test_it_has_as_many_draws_as_a_step_may_have(slots: int, most: int) -> None:
     limits = msgspec.structs.replace(
         LIMITS, num_slots=slots, max_batched_tokens=4096, max_draft=16, max_draws=most
     )
-    assert sum(1 + len(row.draft) for row in largest_plan(limits).rows) == most
+    assert sum(1 + len(row.draft) for row in build_largest_plan(limits).rows) == most
 
 
 def load(path: Path) -> LoadedModel:

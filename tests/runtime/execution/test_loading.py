@@ -11,7 +11,7 @@ from millrace_fit.shard import Shard
 from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Kind
 from millrace_kernels.native.errors import NativeError
-from millrace_kernels.native.instruction_sets import read_cpu_flags, usable_sets
+from millrace_kernels.native.instruction_sets import list_usable_sets, read_cpu_flags
 from millrace_runtime.execution import native_runner
 from millrace_runtime.execution.build import GPU_PATH, _name_device, build_executor
 from millrace_runtime.execution.errors import (
@@ -20,7 +20,7 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.execution.loading import choose_device, choose_format, type_name
+from millrace_runtime.execution.loading import choose_device, choose_format, name_type
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.step import KvGroup, Placement
 
@@ -204,7 +204,7 @@ def test_auto_is_the_type_that_the_config_says_or_else_the_stored_one(
     rewrite(path, lambda weights: weights.update({name: value.to(stored) for name, value in weights.items()}))
     executor = build_executor(ExecutionSettings(model_path=path, device="cpu"), logged.append)
     assert executor._runner.kv_caches[0].data.dtype is served
-    lines = [f"the weights are stored as {type_name(stored)} and served as {type_name(served)}"]
+    lines = [f"the weights are stored as {name_type(stored)} and served as {name_type(served)}"]
     assert logged[:-2] == (lines if stored is not served else [])
 
 
@@ -220,7 +220,7 @@ def test_the_stored_type_is_that_of_most_numbers_not_of_most_tensors_or_the_firs
 
 def test_the_placement_is_what_was_loaded_and_not_what_was_asked_for(make_model: Make) -> None:
     path = make_model(dtype="bfloat16")
-    fastest = usable_sets(read_cpu_flags())[0].value
+    fastest = list_usable_sets(read_cpu_flags())[0].value
     assert build(path).placement == Placement("cpu", fastest, "bfloat16", "FromCheckpoint", 1)
     asked = build(path, dtype="float32", weights="Int8", kernels="portable").placement
     assert asked == Placement("cpu", "portable", "float32", "Int8", 1)
@@ -249,7 +249,7 @@ def test_a_model_that_the_native_kernels_cannot_run_runs_with_torch(
     build_executor(ExecutionSettings(model_path=path, device="cpu"), logged.append)
     assert logged[:-1] == ["torch computes, slowly: no thread can be started"]
     assert build(path).placement.device_name == "torch"
-    choice = usable_sets(read_cpu_flags())[0].value
+    choice = list_usable_sets(read_cpu_flags())[0].value
     with pytest.raises(ModelError, match=f"--kernels {choice}: no thread"):
         build(path, kernels=choice)
 

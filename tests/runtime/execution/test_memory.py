@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from millrace_fit.kv_cache import Budget, plan_text_memory
-from millrace_runtime.execution.host import usable_memory
+from millrace_runtime.execution.host import measure_usable_memory
 
 GIB = 1 << 30
 VERSION_2 = ("memory.max", "memory.current", "")
@@ -30,7 +30,7 @@ class Host:
         return folder / Path(limit_file).name
 
     def usable(self, text_bytes: int = 0) -> Budget:
-        return usable_memory(text_bytes, self.cgroups, self.meminfo, self.membership)
+        return measure_usable_memory(text_bytes, self.cgroups, self.meminfo, self.membership)
 
 
 @pytest.fixture

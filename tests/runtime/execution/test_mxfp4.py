@@ -109,10 +109,10 @@ def test_a_published_model_agrees_with_transformers(
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_its_widened_weights_are_told_and_may_be_rounded(folder: Path, weights: str) -> None:
-    told = tell_sizes(folder, weights)
-    assert told == tell_sizes(folder / "twin", weights)
-    assert allocate_sizes(folder, weights).weights == told.weights
+def test_its_widened_weights_are_reported_and_may_be_rounded(folder: Path, weights: str) -> None:
+    reported = tell_sizes(folder, weights)
+    assert reported == tell_sizes(folder / "twin", weights)
+    assert allocate_sizes(folder, weights).weights == reported.weights
 
 
 def test_its_facts_count_the_weights_of_both_forms(folder: Path) -> None:

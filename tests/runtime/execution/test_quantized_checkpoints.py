@@ -120,7 +120,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] =
     "experts in blocks": ("FP8 in blocks", EXPERTS | {"num_experts_per_tok": 3}, {}, ()),
     "a router in blocks": ("FP8 in blocks", EXPERTS | {"num_experts_per_tok": 3}, {}, (ROUTER,)),
 }
-"""Form, model, what config.json says besides, and what is quantised besides.
+"""Form, model, more fields of config.json, and more quantised modules.
 
 With numbers of 4 bits all experts are chosen: rounded inputs would choose others where scores are close.
 """

@@ -67,7 +67,7 @@ def test_what_one_has_no_memory_for_all_forget() -> None:
     assert not pool.answers
 
 
-def test_a_worker_that_dies_meanwhile_is_told() -> None:
+def test_a_worker_that_dies_meanwhile_is_reported() -> None:
     pool = Pool(True, True)
     pool.count = 3
     with opened(pool) as executor, pytest.raises(WorkerError, match="SIGKILL"):

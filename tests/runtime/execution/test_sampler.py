@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from millrace_kernels.device_kernels import select_kernels
 from millrace_kernels.native.selection import select_cpu_path
 from millrace_kernels.sampling.columns import (
     NO_FAULT,
@@ -14,10 +15,9 @@ from millrace_kernels.sampling.columns import (
     to_signed,
 )
 from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.randomness import random_bits, uniform
+from millrace_kernels.sampling.randomness import random_bits
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.sampling.state import SlotState, unpack_bias
-from millrace_kernels.select import select_kernels
 from millrace_runtime.execution.sampler import Drawn, lay_out_bias, measure_logprobs, pack
 from millrace_runtime.protocol.sampling import Sampling
 
@@ -164,7 +164,7 @@ def test_a_row_of_nan_is_marked_and_alone() -> None:
     assert drawn.sampled.tokens.tolist()[1] == 1
 
 
-def test_a_mask_that_allows_nothing_is_told_apart() -> None:
+def test_a_mask_that_allows_nothing_has_a_fault_of_its_own() -> None:
     masks = torch.tensor([[0], [4]], dtype=torch.int32)
     sampling = Sampling(temperature=0)
     bound = [Draw(sampling, 9, 0, 4, mask) for mask in (0, 1, NO_MASK)]
@@ -173,14 +173,14 @@ def test_a_mask_that_allows_nothing_is_told_apart() -> None:
     assert drawn.sampled.tokens.tolist()[1:] == [2, 4]
 
 
-def test_uniform_is_a_function_spread_over_the_unit_interval() -> None:
+def test_the_random_bits_are_spread_and_those_of_two_seeds_are_unrelated() -> None:
     positions = torch.arange(20000)
-    numbers = uniform(torch.full((20000,), 42), positions)
-    assert torch.equal(numbers, uniform(torch.full((20000,), 42), positions))
+    numbers, other = (
+        random_bits(torch.full((20000,), seed), positions).double() * 2.0**-32 for seed in (42, 43)
+    )
     assert 0.0 <= numbers.min() < 0.001
     assert 0.999 < numbers.max() < 1.0
     assert abs(numbers.mean() - 0.5) < 0.01
-    other = uniform(torch.full((20000,), 43), positions)
     assert abs(torch.corrcoef(torch.stack((numbers, other)))[0, 1]) < 0.03
 
 

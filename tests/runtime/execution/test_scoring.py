@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from millrace_kernels.select import select_kernels, select_triton
+from millrace_kernels.device_kernels import select_kernels, select_triton
 from millrace_runtime.execution.scoring import Scored, ScoredRow, score_tokens
 from millrace_runtime.protocol.encoding import unpack_floats, unpack_tokens
 from millrace_runtime.protocol.step import PromptLogprobs, RowResult

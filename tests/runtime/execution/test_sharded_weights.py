@@ -13,11 +13,11 @@ from torch import Tensor
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.shard import Cut, Shard, whole
+from millrace_kernels.device_kernels import select_kernels
 from millrace_kernels.exchange.group import Alone, Group, gather_columns, sum_in_order
 from millrace_kernels.linear.format import Format
 from millrace_kernels.native.weights.packing import NativePacker, PackedMatrix
 from millrace_kernels.paged_attention.tiled import TiledAttention
-from millrace_kernels.select import select_kernels
 from millrace_kernels.tensor_matrices import TensorExperts
 from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.tensor_step import TensorStep
@@ -125,7 +125,7 @@ def test_workers_that_would_have_no_tokens_are_refused(make_model: Callable[...,
 
 @pytest.mark.parametrize("form", Format.OF_PACKERS, ids=str)
 def test_a_part_is_packed_as_if_it_were_all(make_model: Callable[..., Path], form: Format) -> None:
-    """Inputs are cut where rounding begins a group anew, so that a shard of INT4 has the model's numbers."""
+    """Inputs are cut where rounding begins a new group, so that a shard of INT4 has the model's numbers."""
     path = make_model(intermediate_size=160)
     name = "model.layers.1.mlp.down_proj"
     stored = load_file(path / "model.safetensors")[f"{name}.weight"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from millrace_fit.quantization.quantization import Quantization, Rule
+from millrace_fit.quantization.rules import Quantization, Rule
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme, StoredPart
 from millrace_fit.shard import whole
 from millrace_kernels.linear.stored import StoredMatrix

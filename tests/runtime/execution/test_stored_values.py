@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from millrace_fit.quantization.read import read_quantization
+from millrace_fit.quantization.methods import read_quantization
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_runtime.execution.weights.safetensors_files import Reader

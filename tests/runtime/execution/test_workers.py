@@ -13,7 +13,8 @@ from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel import heartbeats, worker_pool
 from millrace_runtime.execution.parallel.executor import ParallelExecutor, read_num_threads
 from millrace_runtime.execution.parallel.heartbeats import Watch
-from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.executor import Sleep, Wake
+from millrace_runtime.protocol.sampling import count_mask_bytes
 from millrace_runtime.protocol.step import Placement, Row, StepPlan
 from testing.polling import wait_until
 from tests.runtime.execution.greedy import check_greedy, generate, prompt
@@ -26,7 +27,7 @@ MODELS = {
     },
 }  # fmt: skip
 LOST_SECONDS = 10.0
-"""Within which a lost worker is told."""
+"""Within which the engine reports a lost worker."""
 
 
 @pytest.mark.slow
@@ -58,7 +59,7 @@ def test_workers_say_what_the_model_lies_on(
 def test_all_workers_draw_with_one_seed_through_preemption(
     make_model: Callable[..., Path], make_driver: Callable[..., Any], kv_cache: str
 ) -> None:
-    """Drawn tokens are those of one worker, and go on being those when the sequence is computed anew."""
+    """Several workers draw the tokens of one, also when the engine computes the sequence again."""
     path, outputs = make_model(), []
     for workers in (1, 2):
         driver = make_driver(path, workers, kv_cache=kv_cache)
@@ -91,7 +92,7 @@ def test_logprobs_masks_and_commands_are_those_of_one_executor(
     assert len(result.logprobs[0].top_tokens) == 2
     executor.submit(StepPlan(driver.step, [], [], [], [Row(0, 1, emit=True, is_masked=True)]))
     assert not executor.wait(0.2), "its masks are missing"
-    allowed = bytearray(mask_bytes(199))
+    allowed = bytearray(count_mask_bytes(199))
     allowed[150 // 8] = 1 << 150 % 8
     executor.provide_masks(driver.step, memoryview(allowed))
     assert executor.collect().rows[0].tokens == [150]
@@ -118,11 +119,11 @@ def watch(executor: ParallelExecutor) -> str:
         except WorkerError as error:
             return str(error)
         time.sleep(0.05)
-    return "nothing was told"
+    return "nothing was reported"
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_killed_worker_is_told_while_idle(
+def test_a_killed_worker_is_reported_while_idle(
     make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor], index: int
 ) -> None:
     executor = start_pool(make_model())
@@ -131,7 +132,7 @@ def test_a_killed_worker_is_told_while_idle(
     assert watch(executor) == f"worker {index} of 2 was killed by SIGKILL; more memory may be needed"
 
 
-def test_a_stopped_worker_is_told_though_its_socket_is_open(
+def test_a_stopped_worker_is_reported_though_its_socket_is_open(
     make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
     executor = start_pool(make_model())
@@ -179,7 +180,7 @@ def test_a_paused_container_goes_on(
     driver.executor.check()
 
 
-def test_an_error_in_one_workers_step_is_told_with_its_words(
+def test_an_error_in_one_workers_step_is_reported_in_its_words(
     make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
     executor = start_pool(make_model())

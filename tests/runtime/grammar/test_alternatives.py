@@ -41,7 +41,7 @@ COMMON = [
 @pytest.mark.parametrize(
     ("options", "is_separate"), [*((one, True) for one in SEPARATE), *((one, False) for one in COMMON)]
 )
-def test_alternatives_are_told_apart(options: list[Any], *, is_separate: bool) -> None:
+def test_alternatives_are_separated(options: list[Any], *, is_separate: bool) -> None:
     root = {"oneOf": options, "$defs": {"Other": OTHER, "Loop": {"$ref": "#/$defs/Loop"}}}
     assert Alternatives(root).separate(root) == is_separate
 

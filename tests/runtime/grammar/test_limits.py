@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from millrace_runtime.chat.parsers.choose import TOOL_FORMATS
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
+from millrace_runtime.chat.parsers.registry import TOOL_FORMATS
 from millrace_runtime.grammar import proof
 from millrace_runtime.grammar.documents import Origin
 from millrace_runtime.grammar.errors import GrammarError

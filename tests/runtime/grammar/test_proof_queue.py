@@ -18,15 +18,15 @@ def start(queue: ProofQueue[str]) -> str:
 
 
 def test_a_proof_that_takes_long_makes_way_at_each_level(queue: ProofQueue[str]) -> None:
-    told = [start(queue)]
+    seen = [start(queue)]
     for ended, key in [(False, "a"), (True, "b"), (False, "c"), (False, "a"), (False, "a"), (True, "c")]:
         if ended:
             queue.remove(key)
         elif not queue.promote(key):
-            told.append(f"no more of {key}")
+            seen.append(f"no more of {key}")
             queue.remove(key)
-        told.append(start(queue))
-    assert told == ["a0", "b0 a1", "c0", "", "c1 a2", "no more of a", "", ""]
+        seen.append(start(queue))
+    assert seen == ["a0", "b0 a1", "c0", "", "c1 a2", "no more of a", "", ""]
     queue.add("d")
     assert start(queue) == "d0"
 

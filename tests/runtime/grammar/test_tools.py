@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, list_markers, open_parser
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
+from millrace_runtime.chat.parsers.registry import TOOL_FORMATS, list_markers, open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.grammar.any_json import write_well_formed
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.formats.line_calls import LINE_FORMATS
 from millrace_runtime.grammar.grammar import write_grammar
@@ -26,7 +27,6 @@ from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import write_channels, write_final, write_thought
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.grammar.tools import write_either, write_forced, write_free
-from millrace_runtime.grammar.well_formed import write_well_formed
 from testing.text_model import build_byte_level, write_model
 from tests.runtime.chat.answers import ANSWERS
 from tests.runtime.grammar.fitting import Fitting

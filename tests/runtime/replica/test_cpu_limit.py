@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_runtime.execution.host import ENV_CPU_LIMIT, read_num_cpus, thread_environment
+from millrace_runtime.execution.host import ENV_CPU_LIMIT, build_thread_environment, read_num_cpus
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +51,11 @@ def test_a_limit_from_the_environment(tmp_path: Path, text: str, cpus: int) -> N
 
 
 def test_waiting_threads_sleep_and_the_user_has_the_last_word() -> None:
-    environment = thread_environment({"OMP_NUM_THREADS": "7", "HOME": "/"}, 2)
+    environment = build_thread_environment({"OMP_NUM_THREADS": "7", "HOME": "/"}, 2)
     assert environment == {
         "OMP_WAIT_POLICY": "PASSIVE",
         "GOMP_SPINCOUNT": "0",
         "OMP_NUM_THREADS": "7",
         "HOME": "/",
     }
-    assert thread_environment({}, 2)["OMP_NUM_THREADS"] == "2"
+    assert build_thread_environment({}, 2)["OMP_NUM_THREADS"] == "2"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.engine.step_time import StepWork
+from millrace_runtime.engine.token_budget import StepWork
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.executor import Sleep

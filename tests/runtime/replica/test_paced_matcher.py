@@ -10,7 +10,7 @@ import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
-from millrace_runtime.protocol.executor import mask_bytes
+from millrace_runtime.protocol.sampling import count_mask_bytes
 from millrace_runtime.protocol.step import KvGroup, Limits
 from millrace_runtime.replica.paced_matcher import SLOW_MASKS, SLOW_SECONDS, PacedMatcher
 from testing.polling import wait_until
@@ -128,7 +128,7 @@ def test_masks_behind_guesses_take_no_longer_than_a_slow_one(
 def test_no_mask_is_made_before_a_rows_last_token(thread: ThreadPoolExecutor) -> None:
     """The mask behind the guess was slow, so a thread makes the next one: of both tokens, and once."""
     slow = SlowMatcher(0)
-    paced, masks = pace(slow, thread), [memoryview(bytearray(mask_bytes(VOCABULARY))) for _ in range(2)]
+    paced, masks = pace(slow, thread), [memoryview(bytearray(count_mask_bytes(VOCABULARY))) for _ in range(2)]
     paced.fill(masks[0])
     slow.seconds = 2 * SLOW_SECONDS
     paced.look_ahead([1], masks)

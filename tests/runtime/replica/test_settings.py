@@ -149,10 +149,10 @@ def test_the_flag_offers_every_kernel_there_is() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "what a request leaves open is as generation_config.json says: temperature 0.6"),
+        ((), "the defaults of requests, from generation_config.json: temperature 0.6"),
         (
             ("--generation-config", "none"),
-            "generation_config.json counts for nothing: --generation-config none",
+            "ignoring generation_config.json: --generation-config is none",
         ),
     ],
 )

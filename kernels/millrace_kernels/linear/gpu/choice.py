@@ -31,7 +31,7 @@ class Product(enum.Enum):
 
 
 class Capability(NamedTuple):
-    """What a GPU computes: the version of its instruction set."""
+    """The version of a GPU's instruction set: its compute capability."""
 
     major: int
     minor: int

@@ -54,7 +54,7 @@ class GpuMatrix:
 
 
 def find_capability(device: torch.device) -> Capability | None:
-    """Return what a GPU computes, or None for a CPU."""
+    """Return a GPU's compute capability, or None for a CPU."""
     return Capability(*torch.cuda.get_device_capability(device)) if device.type == "cuda" else None
 
 

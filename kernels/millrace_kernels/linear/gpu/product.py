@@ -1,4 +1,7 @@
-"""Products with quantised matrices on GPUs. No launch waits for the device, and none hangs on its numbers."""
+"""Products on GPUs: with dense matrices by the device's BLAS, with quantised ones as `choice.py` decides.
+
+No launch waits for the device, and none depends on its numbers.
+"""
 
 from collections.abc import Hashable, Iterator
 from typing import Final
@@ -6,7 +9,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from millrace_kernels.linear.gpu.add import linear_add
 from millrace_kernels.linear.gpu.choice import WIDENED_ROWS, Product, choose_product
 from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.linear.gpu.triton_round import round_inputs, scale_sums
@@ -124,3 +126,21 @@ def _cut_outputs(outputs: int, output_bytes: int) -> Iterator[slice]:
     at_once = max(ALIGNMENT, SLICE_BYTES // output_bytes // ALIGNMENT * ALIGNMENT)
     for begin in range(0, outputs, at_once):
         yield slice(begin, min(begin + at_once, outputs))
+
+
+def keep_sums_in_float32() -> None:
+    """Make this process's BLAS sum bfloat16 products in float32, even if it splits a product.
+
+    Otherwise it may round the parts of a split to bfloat16, which it does for steps of few rows.
+    """
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    """Add x·Wᵀ + b to the residual [rows, outputs], in place, and return it. Shapes as in `linear_reference`.
+
+    The BLAS adds the product before it rounds, without a launch of its own for the addition.
+    """
+    if bias is not None:
+        residual += bias
+    return torch.addmm(residual, x, weight.t(), out=residual)

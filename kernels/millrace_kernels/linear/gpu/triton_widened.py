@@ -21,7 +21,7 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 
 class Tile(NamedTuple):
-    """What a program multiplies at once."""
+    """The part of a product that a program multiplies at once."""
 
     rows: int
     columns: int
@@ -191,7 +191,7 @@ def bytes_of(matrix: GpuMatrix) -> Tensor:
 
 
 def describe(matrix: GpuMatrix, dtype: torch.dtype, unit: int) -> dict[str, Any]:
-    """Return what a kernel is compiled for: the matrix's form and strides, and the type of the products."""
+    """Return a kernel's constants: the matrix's form and strides, and the type of the products."""
     is_int4, is_interpreted = matrix.form.number is Number.INT4, bool(triton.knobs.runtime.interpret)
     return {
         "NUMBER": matrix.form.number.value,

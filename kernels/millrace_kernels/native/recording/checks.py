@@ -1,4 +1,4 @@
-"""Refuses to record what no kernel can read, which a step would misread."""
+"""Refuses to record operands that no kernel can read: a step would misread them."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from millrace_kernels.step import HeadNorms, Heads, Routes, Routing
 from millrace_kernels.weights import Experts, Matrix
 
 OF_RESIDUALS = "pass the result of embed, linear_add, linear_sum, experts_add or add"
-OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul or attention"
+OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul, linear_gelu_mul or attention"
 OF_EXPERTS = "pass the result of experts_silu_mul"
 
 
@@ -19,7 +19,8 @@ def find_packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
     assert isinstance(matrix, PackedMatrix), "a matrix packed for another path"
     if matrix.is_gated != is_gated:
         raise RecordError(
-            "linear_silu_mul multiplies a matrix of pack_gated, and nothing else does: pack it the other way"
+            "linear_silu_mul and linear_gelu_mul multiply matrices of pack_gated, and nothing else does: "
+            "pack it the other way"
         )
     return matrix
 

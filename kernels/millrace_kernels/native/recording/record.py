@@ -7,6 +7,7 @@ from torch import Tensor
 
 from millrace_kernels.exchange.memory import LINE
 from millrace_kernels.native import abi
+from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.weights.packing import PackedMatrix
 from millrace_kernels.step import CacheLayer, HeadNorms, Heads, Routing
 from millrace_kernels.weights import Shares
@@ -56,7 +57,7 @@ class Recorded:
     routes: Register | None = None
     """The chosen experts of each row."""
     parts: int = 1
-    """The parts of a row: its experts', or what is rounded on its own."""
+    """The parts of a row: its experts', or the parts that are rounded separately."""
     num_experts: int = 0
     """The matrices that follow each other in `matrix`."""
     order: Tensor | None = None
@@ -113,3 +114,44 @@ class Record:
         """The number of positions that every rotary table has; None without a table."""
         tables = (one for one in self.operations if one.kind is abi.Kind.ROTARY_KV_WRITE and one.length)
         return min((one.length for one in tables), default=None)
+
+
+META = torch.device("meta")
+_NOT_MADE = "no operation of the step made it, or it is older than the choice of the rows that draw"
+
+
+class Registers:
+    """Owns the tensors without memory that a recorder has returned, each for a register.
+
+    `find` and `take` raise RecordError for a tensor that is not, or no longer, among them.
+    """
+
+    def __init__(self) -> None:
+        self._registers: dict[int, Register] = {}
+        self._tensors: list[Tensor] = []
+        """Kept alive, so that no id is reused."""
+
+    def name(self, register: Register) -> Tensor:
+        """Return a tensor that stands for the register."""
+        tensor = torch.empty((1, register.width), dtype=register.dtype, device=META)
+        self._tensors.append(tensor)
+        self._registers[id(tensor)] = register
+        return tensor
+
+    def find(self, tensor: Tensor) -> Register:
+        """Return the register of a tensor."""
+        register = self._registers.get(id(tensor))
+        if register is None:
+            raise RecordError(f"a tensor can't be used: {_NOT_MADE}")
+        return register
+
+    def take(self, residual: Tensor) -> Register:
+        """Return the register of a residual. Its tensor can't be used any more."""
+        register = self._registers.pop(id(residual), None)
+        if register is None:
+            raise RecordError(f"a residual is used again, or {_NOT_MADE}")
+        return register
+
+    def clear(self) -> None:
+        """Forget all tensors."""
+        self._registers.clear()

@@ -22,8 +22,7 @@ from millrace_kernels.native.recording.checks import (
     require_rows,
     require_sinks,
 )
-from millrace_kernels.native.recording.record import Record, Recorded, RecordedRoutes, Register
-from millrace_kernels.native.recording.registers import Registers
+from millrace_kernels.native.recording.record import Record, Recorded, RecordedRoutes, Register, Registers
 from millrace_kernels.native.weights.packing import PackedExperts, PackedMatrix
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routes, Routing
 from millrace_kernels.weights import Experts, Matrix, Shares, SideBySide, parts_of
@@ -98,11 +97,11 @@ class Recorder:
         return self._write(Recorded(abi.Kind.ADD, source, register))
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
-        """Record a gated product."""
+        """Record a product gated by SiLU."""
         return self._gate(abi.Kind.LINEAR_SILU_MUL, x, weight)
 
     def linear_gelu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
-        """Record a gated product."""
+        """Record a product gated by GELU."""
         return self._gate(abi.Kind.LINEAR_GELU_MUL, x, weight)
 
     def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:

@@ -57,7 +57,7 @@ class PackedMatrix:
     """A weight as strips of 16 outputs."""
 
     data: Tensor
-    """In the format's layout of native/strips.py; outputs past the last are 0."""
+    """In the format's layout (linear/README.md); outputs past the last are 0."""
     scales: Tensor | None
     """float32 [strips, 16] of INT8, and of FP8 without groups"""
     bias: Tensor | None
@@ -254,7 +254,7 @@ def _require_order(first: Tensor | None, order: Tensor | None) -> None:
 
 
 def _narrow_order(stored: StoredMatrix, form: Format, inputs: int) -> Tensor | None:
-    """Return the order for the kernels, which read inputs by it. Raises RecordError for what is none."""
+    """Return the order for the kernels, which read inputs by it. Raises RecordError for an invalid one."""
     order = stored.order
     if order is None:
         return None

@@ -1,4 +1,4 @@
-"""Steps 1 to 8 of README.md, by a program for each chunk of each row. A later launch reads what these found.
+"""Steps 1 to 8 of README.md, by a program for each chunk of each row. A later launch reads their results.
 
 The launches are the only barriers. Programs of one launch write to one place only by additions of integers.
 """
@@ -32,7 +32,7 @@ from millrace_kernels.sampling.gpu.triton_weights import (
     weigh,
 )
 
-# What is found of a row, in int64: for each chunk its first largest token, its number of logits that are not
+# The results for a row, in int64: for each chunk its first largest token, its number of logits that are not
 # finite, and its sum of weights; then of the whole row its number of candidates and their last bucket.
 # The others are of flat rows (triton_narrow.py): of each chunk the weight above the bound and the number of
 # tokens at it; of the row the bound's first digits with the weight above these, for each number of digits;

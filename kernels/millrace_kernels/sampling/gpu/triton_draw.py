@@ -1,4 +1,4 @@
-"""The last launch: a program for each row draws from what the programs of its chunks found."""
+"""The last launch: a program for each row draws from the results of its chunks."""
 
 import triton
 import triton.language as tl

@@ -20,9 +20,8 @@ from millrace_kernels.sampling.gpu.triton_chunks import (
     _weigh_kernel,
 )
 from millrace_kernels.sampling.gpu.triton_draw import _draw_kernel
-from millrace_kernels.sampling.gpu.triton_marks import _clear_kernel, _mark_kernel
 from millrace_kernels.sampling.gpu.triton_narrow import _narrow_kernel
-from millrace_kernels.sampling.gpu.triton_row import MOST_ENTRIES
+from millrace_kernels.sampling.gpu.triton_row import MOST_ENTRIES, _clear_kernel, _mark_kernel
 from millrace_kernels.sampling.gpu.triton_table import COLUMNS, lay_out
 from millrace_kernels.sampling.gpu.triton_weights import BUCKETS, NUM_DIGITS
 from millrace_kernels.sampling.state import SlotState
@@ -63,7 +62,7 @@ class _Work(NamedTuple):
 
     @classmethod
     def of(cls, draws: Draws, vocabulary: int) -> "_Work":
-        """Return what some row needs."""
+        """Return the launches that some row needs."""
         asked = draws.parameters
         num_biases = (draws.bias_end - draws.bias_begin).max(initial=0)
         assert num_biases <= MOST_ENTRIES.value, f"a row has {num_biases} biases: marks can't number so many"

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from millrace_kernels.sampling.gpu import triton_shape
-from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.reference import TopLogprobs
 
 MOST_RANKS: tl.constexpr = tl.constexpr(32)
 """Likely tokens, at most."""
@@ -75,7 +75,7 @@ def _merge_logprobs_kernel(  # noqa: PLR0917
     CHUNK: tl.constexpr,  # noqa: N803
     CHUNKS: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Merge what the programs of a row's chunks found."""
+    """Merge the results of a row's chunks."""
     place = tl.program_id(0).to(tl.int64)
     row = tl.load(rows_ptr + place)
     num_chunks = (vocabulary + CHUNK - 1) // CHUNK

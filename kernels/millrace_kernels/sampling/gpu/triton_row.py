@@ -1,18 +1,27 @@
-"""A row's logits, as the programs of its parts read them: steps 2 to 5 of README.md."""
+"""A row's logits, as the programs of its parts read them: steps 2 to 5 of README.md.
+
+Biases and penalties change logits by marks: a table of an int32 for each row and token of the vocabulary.
+Rows without biases and penalties have no marks, and the programs that mark them end at once.
+"""
 
 import triton
 import triton.language as tl
 
 from millrace_kernels.sampling.gpu.triton_table import (
     BIAS_BEGIN,
+    BIAS_END,
+    COLUMNS,
     FREQUENCY,
     HAS_FIXED_MASK,
     MASK,
+    NUM_PROMPT,
+    POSITION,
     PRESENCE,
     REPETITION,
     SLOT,
     float_of,
     is_changed,
+    is_penalised,
     low_float,
 )
 
@@ -38,7 +47,7 @@ def open_row(  # noqa: PLR0917
     entries_stride: tl.tensor,
     vocabulary: tl.tensor,
 ) -> tl.tuple:
-    """Return what `read_logits` reads of a row: where its tables begin, and what it asks for."""
+    """Return a row as `read_logits` reads it: the addresses of its tables, and its parameters."""
     slot = tl.load(line + SLOT)
     mask = tl.load(line + MASK)
     num_words = (vocabulary + 31) // 32
@@ -90,3 +99,55 @@ def read_logits(row: tl.tuple, ids: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 def _forbid(z: tl.tensor, mask_ptr: tl.tensor, ids: tl.tensor, is_token: tl.tensor) -> tl.tensor:
     word = tl.load(mask_ptr + ids // 32, mask=is_token, other=0)
     return tl.where(((word >> (ids % 32)) & 1) != 0, z, float("-inf"))
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
+def _clear_kernel(
+    table_ptr: tl.tensor,
+    marks_ptr: tl.tensor,
+    vocabulary: tl.tensor,
+    BLOCK: tl.constexpr,  # noqa: N803
+) -> None:
+    number = tl.program_id(1).to(tl.int64)
+    if is_changed(table_ptr + number * COLUMNS):
+        ids = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(marks_ptr + number * vocabulary + ids, tl.zeros((BLOCK,), tl.int32), mask=ids < vocabulary)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mark_kernel(  # noqa: PLR0917
+    table_ptr: tl.tensor,
+    entries_ptr: tl.tensor,
+    known_ptr: tl.tensor,
+    marks_ptr: tl.tensor,
+    entries_stride: tl.tensor,
+    known_stride: tl.tensor,
+    vocabulary: tl.tensor,
+    BLOCK: tl.constexpr,  # noqa: N803
+) -> None:
+    """Mark the tokens with a bias by its number, the prompt's tokens, and count the generated ones."""
+    number = tl.program_id(1).to(tl.int64)
+    line = table_ptr + number * COLUMNS
+    if is_changed(line):
+        slot = tl.load(line + SLOT)
+        mine_ptr = marks_ptr + number * vocabulary
+        offset = tl.program_id(0) * BLOCK
+        stride = tl.num_programs(0) * BLOCK
+        first_entry = tl.load(line + BIAS_BEGIN)
+        last_entry = tl.load(line + BIAS_END)
+        for begin in range(first_entry + offset, last_entry, stride):
+            at = begin + tl.arange(0, BLOCK)
+            is_entry = at < last_entry
+            entry = tl.load(entries_ptr + slot * entries_stride + at, mask=is_entry, other=0)
+            shifted = (at - first_entry + 1).to(tl.int32) << ENTRY_SHIFT
+            tl.atomic_or(mine_ptr + (entry >> 32), shifted, mask=is_entry)
+        if is_penalised(line):
+            num_prompt = tl.load(line + NUM_PROMPT)
+            position = tl.load(line + POSITION)
+            first = tl.where(float_of(line + REPETITION) == 1.0, num_prompt, 0)
+            for begin in range(first + offset, position, stride):
+                at = begin + tl.arange(0, BLOCK)
+                is_known = at < position
+                token = tl.load(known_ptr + slot * known_stride + at, mask=is_known, other=0)
+                tl.atomic_or(mine_ptr + token, IN_PROMPT, mask=is_known & (at < num_prompt))
+                tl.atomic_add(mine_ptr + token, 1, mask=is_known & (at >= num_prompt))

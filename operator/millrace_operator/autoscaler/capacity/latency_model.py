@@ -179,7 +179,7 @@ class LatencyModel:
         )
 
     def predict(self, tokens: float, context_tokens: float) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step with these computed tokens and this context."""
         return self.alpha + self.beta * tokens + self.gamma * context_tokens
 
     def standard_error(self, tokens: float, context_tokens: float) -> float:
@@ -219,9 +219,7 @@ class LatencyModel:
     def _note_change(
         self, changes: tuple[tuple[float, float], ...], moments: StepMoments, weight: float
     ) -> "LatencyModel":
-        """Return the model after one more look at changed replicas. After enough looks it is as slow as
-        they.
-        """
+        """Return the model after one more look at changed replicas: after enough looks it has their speed."""
         known = self.predict(moments.tokens, moments.context_tokens)
         ratio = moments.seconds / known if known > 0 else 1.0
         changes = (*changes, (min(max(ratio, 1 / LARGEST_CHANGE), LARGEST_CHANGE), weight))
@@ -254,7 +252,7 @@ class LatencyModel:
         self, moments: StepMoments, error: float | None, weight: float, forgetting: float
     ) -> "LatencyModel":
         x = find_row(moments.tokens, moments.context_tokens, moments.seconds)
-        slowed = self._slow_what_was_tried(moments)
+        slowed = self._slow_tried_steps(moments)
         before = slowed or self
         if slowed:
             # Samples weigh by 1/seconds². Tried steps three times as fast as real ones kept the fit beyond
@@ -273,11 +271,12 @@ class LatencyModel:
         )
         return learned if learned.is_untaught else replace(learned, tried=None)
 
-    def _slow_what_was_tried(self, moments: StepMoments) -> "LatencyModel | None":
+    def _slow_tried_steps(self, moments: StepMoments) -> "LatencyModel | None":
         """Return a model whose every step is as slow as the fastest of the first real windows.
 
         One window may be odd. The steps do not count as faster than the tried ones: a few windows say nothing
-        about larger steps, and too few replicas harm. None if this window has no news about it.
+        about larger steps, and too few replicas harm. None unless this window is the first, or faster than
+        those before.
         """
         is_first = self.num_samples == self.num_tried
         if self.tried is None:

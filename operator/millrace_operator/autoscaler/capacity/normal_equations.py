@@ -83,7 +83,7 @@ def find_coefficients(gram: Matrix, moment: Row) -> Row:
 
 
 def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Gaussian elimination; the ridge keeps the matrix regular."""
+    """Return the solution by Gaussian elimination; the ridge keeps the matrix regular."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)
     for i in range(size):

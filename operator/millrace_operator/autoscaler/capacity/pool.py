@@ -1,8 +1,8 @@
 """The latencies of a pool of replicas that share a load, in percentiles. Pure.
 
-The number of sequences varies as Poisson's law has it (an M/G/∞ queue, for any lengths), and N replicas share
-one queue: a percentile p of a replica's batch is n + z(p)·√(n / N). Where ρ is high, one more sequence makes
-all others stay longer, so the variance is that over 1 - ρ, as in an M/G/1 queue that shares its server. So a
+The number of sequences varies by Poisson's law (an M/G/∞ queue, for any lengths), and N replicas share one
+queue: a percentile p of a replica's batch is n + z(p)·√(n / N). Where ρ is high, one more sequence makes all
+others stay longer, so the variance is divided by 1 - ρ, as in an M/G/1 queue that shares its server. So a
 large pool needs a smaller part in reserve than a small one. `replica` has n and ρ.
 """
 
@@ -84,7 +84,7 @@ class Pool:
                 return self._find_whole_request(share)
 
     def _find_first_token(self, share: float) -> float:
-        """Return the rest of the running step, the own step, the own prompt, and the prompts before it."""
+        """Return the rest of the running step, the request's own step and prompt, and earlier prompts."""
         prompt = self.replica.longest_prefill_seconds(share)
         return 1.5 * self.step_seconds(share) + prompt - math.log(1 - share) * self._behind_seconds
 

@@ -111,7 +111,7 @@ class Replica:
 
     @property
     def short_generation_tokens(self) -> float:
-        """Return the tokens of a short answer: one prompt that comes meanwhile delays each of them."""
+        """The tokens of a short answer: one prompt that comes meanwhile delays each of them."""
         spread = self.generation_spread
         return max(self.generation_tokens * math.exp(-spread - spread * spread / 2), 1.0)
 

@@ -2,7 +2,7 @@
 
 The model's latency at a percentile grows with the percentile, so the part in time is the percentile at which
 it crosses the target. Predictions for the replicas that served are compared with the measurements. Only if
-the error is small does `explain` show predictions for other counts.
+the error is small does `kubectl millrace explain` show predictions for other counts.
 """
 
 import math
@@ -21,7 +21,7 @@ REMEMBERED_SECONDS = 3600.0
 LEAST_SECONDS, LEAST_REQUESTS = 600.0, 300.0
 """The comparison needs so many. 95 % of 300 requests has a standard deviation of 1.3 %."""
 LARGEST_ERROR = 0.02
-"""`explain` shows no predictions with a larger error."""
+"""`kubectl millrace explain` shows no predictions with a larger error."""
 
 
 def find_attainment(pool: Pool, objective: Objective) -> float:
@@ -53,7 +53,7 @@ def predict_seconds(replica: Replica, objective: Objective, rate: float, replica
 
 
 @dataclass(frozen=True)
-class Record:
+class ErrorRecord:
     """The mean error of predictions for one objective, over the requests of the last hour."""
 
     bias: float = 0.0
@@ -64,11 +64,11 @@ class Record:
     """The time compared so far."""
     judged_at: float = -math.inf
 
-    def add(self, now: float, bias: float, requests: float, seconds: float) -> "Record":
-        """Return the record with one more window."""
+    def add(self, now: float, bias: float, requests: float, seconds: float) -> "ErrorRecord":
+        """Return the record after one more window, of so many requests and seconds."""
         kept = self.requests * math.exp(-seconds / REMEMBERED_SECONDS)
         new = requests / (kept + requests)
-        return Record(self.bias + new * (bias - self.bias), kept + requests, self.seconds + seconds, now)
+        return ErrorRecord(self.bias + new * (bias - self.bias), kept + requests, self.seconds + seconds, now)
 
     def is_known(self, now: float) -> bool:
         """Whether enough requests were compared, and not too long ago."""
@@ -80,12 +80,12 @@ class Record:
 class Calibration:
     """The records of predictions for the replicas that served, by objective."""
 
-    records: Mapping[Objective, Record] = field(default_factory=dict)
+    records: Mapping[Objective, ErrorRecord] = field(default_factory=dict)
     judged_at: float | None = None
 
     def find_error(self, objectives: Collection[Objective], now: float) -> float | None:
         """Return the error of the worst objective; None if that of one is unknown."""
-        records = [self.records.get(objective, Record()) for objective in objectives]
+        records = [self.records.get(objective, ErrorRecord()) for objective in objectives]
         if not all(record.is_known(now) for record in records):
             return None
         return max((abs(record.bias) for record in records), default=None)
@@ -97,8 +97,8 @@ class Calibration:
     def judge(
         self, now: float, predicted: Mapping[Objective, float], latencies: Iterable[Latency], window: float
     ) -> "Calibration":
-        """Compare the prediction for each objective with the measurement of a window."""
-        records = {objective: self.records.get(objective, Record()) for objective in predicted}
+        """Return the calibration after comparing each objective's prediction with a window's measurement."""
+        records = {objective: self.records.get(objective, ErrorRecord()) for objective in predicted}
         for latency in latencies:
             objective, bracket = latency.objective, latency.bracket
             if objective in predicted and bracket and latency.num_samples > 0:

@@ -75,8 +75,12 @@ class Attempts:
             return self
         seen = replace(
             self._look_below(passed, count, burn),
-            better_since=_date(now, self.better_since, is_so=burn is not None and burn <= BETTER * self.burn),
-            more_since=_date(now, self.more_since, is_so=load is not None and load > MORE_LOAD * self.load),
+            better_since=_find_since(
+                now, self.better_since, is_so=burn is not None and burn <= BETTER * self.burn
+            ),
+            more_since=_find_since(
+                now, self.more_since, is_so=load is not None and load > MORE_LOAD * self.load
+            ),
         )
         is_worse = burn is not None and self._is_worse(burn) and count >= self.replicas
         starts = (seen.better_since, seen.more_since)
@@ -85,7 +89,7 @@ class Attempts:
         return Attempts() if is_worse or is_other or is_old else seen
 
     def _look_below(self, passed: float, count: int, burn: float | None) -> "Attempts":
-        """Add a look at fewer replicas than did not help."""
+        """Return the attempts after a look at fewer replicas than the count that did not help."""
         assert self.replicas is not None
         if not self.have_failed or count >= self.replicas:
             return replace(self, below=None)
@@ -116,6 +120,6 @@ class Attempts:
         return cls(replicas, burn, load, since, futile=FUTILE_STEPS)
 
 
-def _date(now: float, since: float | None, *, is_so: bool) -> float | None:
+def _find_since(now: float, since: float | None, *, is_so: bool) -> float | None:
     """Return since when a condition holds; None if it does not."""
     return (now if since is None else since) if is_so else None

@@ -14,8 +14,7 @@ from millrace_operator.autoscaler.capacity.capacity import (
 from millrace_operator.autoscaler.capacity.latency_model import MOST_TRIAL_DOUBT
 from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.attainment import predict
-from millrace_operator.autoscaler.decide.decision import Decision, Reason
-from millrace_operator.autoscaler.decide.explain import explain_terms
+from millrace_operator.autoscaler.decide.decision import Decision, Reason, describe_decision
 from millrace_operator.autoscaler.decide.feedback import (
     FEEDBACK,
     TOO_FEW,
@@ -30,9 +29,9 @@ from millrace_operator.autoscaler.decide.feedback import (
 )
 from millrace_operator.autoscaler.decide.forecast import Arrivals
 from millrace_operator.autoscaler.decide.memory import KEPT_SECONDS, PASSING_PART, Memory, Recommendation
+from millrace_operator.autoscaler.decide.memory_update import remember
 from millrace_operator.autoscaler.decide.pacing import Pace, pace
 from millrace_operator.autoscaler.decide.policy import Policy
-from millrace_operator.autoscaler.decide.remember import remember
 from millrace_operator.autoscaler.decide.situation import FLAP_SECONDS, Estimate, Situation
 from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.signals.savings import NO_DRAFTS
@@ -60,7 +59,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
     decision = Decision(
         desired=paced.replicas,
         reason=reason,
-        message=explain_terms(situation, reason, candidates, binding, paced.replicas),
+        message=describe_decision(situation, reason, candidates, binding, paced.replicas),
         binding=binding,
         candidates=candidates,
         is_held=paced.replicas == situation.current and reason in REASONS_TO_HOLD,
@@ -281,7 +280,7 @@ def _update_memory(situation: Situation, paced: Pace, wanted: int, candidates: M
 
 
 def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
-    """Return the times of the flaps, with this one if it is one; each fall counts once."""
+    """Return the times of the flaps, with this moment if it is one. Each fall makes one flap at most."""
     flaps, fell = situation.flaps, situation.memory.fell_at
     if desired <= situation.current or fell is None or situation.now - fell > FLAP_SECONDS:
         return flaps

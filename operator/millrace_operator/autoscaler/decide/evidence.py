@@ -1,8 +1,11 @@
-"""The figures behind a decision, as `status.scaling.evidence` has them: bounded, and without unknown ones.
+"""The figures behind a decision: few and bounded for `status.scaling.evidence`, all of them for /decisions.
 Pure.
 """
 
+import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from millrace_operator.api.conditions import render_time
@@ -32,7 +35,7 @@ def gather_evidence(
     oldest = min(
         (signals.sampled_at[pod] for pod in signals.reporting if pod in signals.sampled_at), default=None
     )
-    return known(
+    return drop_unknown(
         {
             "observedAt": render_time(at),
             "oldestSampleAt": None if oldest is None else render_time(oldest),
@@ -47,8 +50,8 @@ def gather_evidence(
             "generatedTokensPerSecond": render_number(signals.generated_tokens_per_second),
             "perReplicaPerSecond": render_number(estimate.per_replica),
             "limit": estimate.capacity.limit[:NAME_LENGTH] if estimate.capacity else None,
-            "running": _whole(signals.running),
-            "waiting": _whole(signals.waiting),
+            "running": _render_count(signals.running),
+            "waiting": _render_count(signals.waiting),
             "candidates": [
                 {"name": name[:NAME_LENGTH], "replicas": max(0, count)}
                 for name, count in decision.candidates.items()
@@ -68,12 +71,12 @@ def _count_futile(decision: Decision, memory: Memory) -> int:
     return min((memory.attempts.get(name, Attempts()).futile for name in missed), default=0)
 
 
-def known(fields: Mapping[str, Any]) -> dict[str, Any]:
+def drop_unknown(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields without the unknown ones."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _whole(count: float | None) -> int | None:
+def _render_count(count: float | None) -> int | None:
     return None if render_number(count) is None or count is None else round(count)
 
 
@@ -100,13 +103,13 @@ def _show_objective(
     state = "Unknown"
     if is_known and latency is not None:
         state = "Missed" if latency.is_missed else "Met"
-    return known(
+    return drop_unknown(
         {
             "metric": objective.metric,
             "percentile": objective.percentile,
             "targetSeconds": render_number(objective.target_seconds),
             "measuredSeconds": render_number(latency.seconds) if latency and is_known else None,
-            "samples": _whole(latency.num_samples) if latency else None,
+            "samples": _render_count(latency.num_samples) if latency else None,
             "burnRate": render_number(find_burn(latency)) if latency and latency.has_samples else None,
             "spentSeconds": render_number(spent_seconds),
             "state": "Infeasible" if is_infeasible else state,
@@ -138,7 +141,7 @@ def _show_attainment(
         "metric": nearest.metric,
         "percentile": nearest.percentile,
         "counts": [
-            known(
+            drop_unknown(
                 {
                     "replicas": count,
                     "inTime": f"{predicted[count][nearest]:.3f}",
@@ -153,7 +156,7 @@ def _show_attainment(
 def _show_model(model: LatencyModel) -> dict[str, Any] | None:
     if not model.num_samples:
         return None
-    return known(
+    return drop_unknown(
         {
             "alphaSeconds": render_number(model.alpha),
             "betaSecondsPerToken": render_number(model.beta),
@@ -169,3 +172,58 @@ def _show_model(model: LatencyModel) -> dict[str, Any] | None:
 def _show_rejected(rejected: Mapping[str, str]) -> list[dict[str, str]]:
     shown = list(rejected.items())[:NUM_REJECTED]
     return [{"signal": name[:NAME_LENGTH], "reason": reason[:REASON_LENGTH]} for name, reason in shown]
+
+
+def render_decision(decision: Decision, signals: Signals, memory: Memory) -> dict[str, Any]:
+    """Return all that the decision rests on, as JSON-ready values.
+
+    `memory` is the one that `decide` returned with the decision.
+    """
+    model = memory.model
+    shown: dict[str, Any] = _show(
+        {
+            "desired": decision.desired,
+            "reason": str(decision.reason),
+            "message": decision.message,
+            "binding": decision.binding,
+            "candidates": decision.candidates,
+            "limits": decision.limits,
+            "isHeld": decision.is_held,
+            "model": {
+                "alphaSeconds": model.alpha,
+                "betaSecondsPerToken": model.beta,
+                "gammaSecondsPerContextToken": model.gamma,
+                "samples": model.num_samples,
+                "relativeError": model.relative_error,
+                "isFitted": model.is_fitted,
+            },
+            "estimate": {**_show(decision.estimate), "forecast": decision.estimate.forecast},
+            "requestShape": {
+                "promptTokens": memory.prompt_tokens,
+                "generationTokens": memory.generation_tokens,
+                "cachedShare": memory.prefix_hits.share if memory.prefix_hits else None,
+                "tokensPerStep": memory.drafts.written_per_step(1.0) if memory.drafts else None,
+            },
+            "coldStartSeconds": memory.cold_start_seconds,
+            "signals": signals,
+        }
+    )
+    return shown
+
+
+def _show(value: Any) -> Any:
+    """Return a value for JSON: a dataclass with camelCase names, a number that is not finite as null."""
+    if is_dataclass(value):
+        return {_camel(each.name): _show(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _show(each) for key, each in value.items()}
+    if isinstance(value, AbstractSet):
+        return sorted(value)
+    if isinstance(value, (tuple, list)):
+        return [_show(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

@@ -73,10 +73,10 @@ def spend_budgets(situation: Situation) -> Memory:
     memory = situation.memory
     if not situation.is_settled or not situation.is_informed or not situation.is_nearly_whole:
         return memory
-    asked, passed, began = {one.name for one in situation.policy.objectives}, memory.passed, situation.now
+    asked, passed = {one.name for one in situation.policy.objectives}, memory.passed
+    began = situation.now - passed
     burns = find_burns(situation.present_latencies)
     spent = spend({name: sum_ for name, sum_ in memory.spent.items() if name in asked}, burns, passed)
-    began -= passed
     since = {name: memory.spent_since.get(name, began) if name in memory.spent else began for name in spent}
     means = {name: memory.mean_burn.get(name, 0.0) for name in spent}
     means |= {

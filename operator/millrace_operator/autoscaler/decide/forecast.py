@@ -74,7 +74,7 @@ class ForecastError:
     def judge(
         self, now: float, load: float, percentile: int, least: float = LEAST_RATE, since: float = -math.inf
     ) -> "ForecastError":
-        """Compare the due forecasts, except those due before `since`, with the load that came.
+        """Return the error after comparing the due forecasts with the load, except those due before `since`.
 
         A forecast with its margin is too low as seldom as the percentile says. Loads under `least` say
         nothing.
@@ -90,7 +90,7 @@ class ForecastError:
         return replace(self, quantile=quantile, pending=self.pending[len(due) :])
 
     def expect(self, due: float, forecast: float, apart: float) -> "ForecastError":
-        """Add a forecast, unless another is due at nearly the same time."""
+        """Return the error with one more pending forecast, unless another is due at nearly the same time."""
         if self.pending and due - self.pending[-1].at < apart:
             return self
         return replace(self, pending=(*self.pending, RatePoint(due, forecast)))

@@ -105,7 +105,7 @@ class Situation:
         return max(self.num_starting - passing, 0)
 
     def _count_stuck(self) -> int:
-        """Count the replicas that are not Ready after twice the time of a cold start."""
+        """Return the number of replicas that are not Ready after twice the time of a cold start."""
         cold_start = self.memory.cold_start_seconds or self.policy.cold_start_seconds
         oldest, fleet = self.now - STUCK * cold_start, self.signals.fleet
         since = self.memory.unready_since
@@ -116,8 +116,8 @@ class Situation:
         """The replicas that the cluster has room for, and one more that waits; None if there is more room.
 
         Until a node should have come, the decision asks for all wanted replicas, because that many nodes may
-        come at once. If the wanted count is unknown, the present one stays: nothing would raise it again, and
-        the next look may revoke this one's wish.
+        come at once. Without all signals or a proven model the room is the present count. A lower one could
+        stay for long, because no signal would ask for more.
         """
         fleet, full_since = self.signals.fleet, self.memory.full_since
         if full_since is None or self.now - full_since < NODE_SECONDS:

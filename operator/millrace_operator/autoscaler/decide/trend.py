@@ -60,7 +60,7 @@ class Trend(NamedTuple):
 
 
 def fit_trend(points: Sequence[RatePoint], window_seconds: float, dispersion: float = 1.0) -> Trend:
-    """Fit a line through the points, each a mean over a window; the trend is zero if there are too few.
+    """Return the line through the points, each a mean over a window; zero if there are too few.
 
     The error is the larger one of the points' scatter and of chance arrivals.
     """

@@ -44,8 +44,9 @@ class Prometheus:
         self._timeout = timeout
 
     async def ask(self, query: str, at: float) -> list[Sample]:
-        """Run an instant query; raises SignalError. It is a POST, because proxies limit the length of a
-        URL.
+        """Return an instant query's samples at a time in seconds since 1970. Raises SignalError.
+
+        It is a POST, because proxies limit the length of a URL.
         """
         url = self._access.settings.url
         try:
@@ -78,9 +79,7 @@ class Prometheus:
         except ValueError:
             body = None
         if body is None:
-            raise SignalError(
-                f"what answers at {url} is no Prometheus: status {status} and no JSON; {ADVICE}"
-            )
+            raise SignalError(f"the server at {url} is no Prometheus: status {status} and no JSON; {ADVICE}")
         return body
 
 
@@ -115,5 +114,5 @@ def _explain(error: BaseException) -> str:
     if isinstance(error, SignalError):
         return str(error)
     if isinstance(error, Exception):
-        return f"the question failed: {error!r}"
+        return f"the query failed: {error!r}"
     raise error

@@ -111,7 +111,7 @@ def read_prometheus(url: str, flags: argparse.Namespace) -> PrometheusSettings:
 
 @dataclass(frozen=True)
 class ScalingSettings:
-    """The same for every service."""
+    """The settings of the scaling loop, the same for every service."""
 
     prometheus: PrometheusSettings
     tick_seconds: float = Policy.tick_seconds

@@ -17,8 +17,13 @@ from millrace_operator.autoscaler.decide.evidence import gather_evidence
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Policy
 from millrace_operator.autoscaler.decide.prior import note_present
-from millrace_operator.autoscaler.run.advisor import read_policy, render_advice
-from millrace_operator.autoscaler.run.fleet import is_at_rest, list_started, read_fleet
+from millrace_operator.autoscaler.run.conversion import (
+    is_at_rest,
+    list_started,
+    read_fleet,
+    read_policy,
+    render_advice,
+)
 from millrace_operator.autoscaler.run.prometheus import Prometheus, fetch_reading
 from millrace_operator.autoscaler.run.settings import Access, ScalingSettings
 from millrace_operator.autoscaler.signals.answers import (
@@ -136,7 +141,7 @@ class ScalingLoop:
             LOG.exception("this tick has made no decisions")
 
     async def tick(self, session: aiohttp.ClientSession) -> None:
-        """Decide for every service, except in mode External and with an unreadable spec.
+        """Decide for every service, except at rest, in mode External, and with an unreadable spec.
 
         Services with the same windows share their queries. No group waits for another's answers.
         """
@@ -161,7 +166,7 @@ class ScalingLoop:
         try:
             memory = await self._recall(key)
         except Exception:  # the service starts without a prior
-            LOG.exception("%s: the leader cannot recall what earlier leaders learned", key)
+            LOG.exception("%s: the leader cannot recall the learned model of earlier leaders", key)
             memory = Memory()
         if memory is not None:
             started = list_started(self._cache.pods(key))

@@ -1,4 +1,4 @@
-"""Prometheus' answers for all services, by service and signal, with what gateways report. Pure."""
+"""Prometheus' answers for all services, by service and signal, with the gateways' reports. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,13 @@ from millrace_operator.kube.kinds import ServiceKey
 
 ARRIVALS = ("arrivals", "recent_arrivals")
 WAITING_AT_GATEWAYS = "gateway_waiting"
-"""Requests of clients with keys: replicas get no more of them than they compute."""
+"""Requests that wait in gateways, which give replicas no more requests of clients with keys than they
+compute."""
 UNREPORTED = "not every gateway has reported for so long"
 OWN_WARNING = "PromQL"
 """The beginning of warnings about a query itself. Others are Thanos' and remote stores': a part did not
 answer."""
-OF_WHAT = ("namespace", "pod", LABEL_SIGNAL)
+SUBJECT = ("namespace", "pod", LABEL_SIGNAL)
 """The labels of a sample's subject."""
 
 
@@ -45,7 +46,7 @@ class Sample(NamedTuple):
     @property
     def source(self) -> str:
         """The source of its scrape: all labels but those of its subject."""
-        others = sorted(self.labels.items() - {(name, self.labels.get(name)) for name in OF_WHAT})
+        others = sorted(self.labels.items() - {(name, self.labels.get(name)) for name in SUBJECT})
         return ",".join(f"{name}={value}" for name, value in others)
 
 
@@ -65,7 +66,7 @@ class Reading:
 
 
 def add_gateways(reading: Reading, found: Mapping[ServiceKey, Mapping[str, float]]) -> Reading:
-    """Return the reading with what gateways report, by service and signal."""
+    """Return the reading with the gateways' reports, which `found` has by service and signal."""
     series, names = dict(reading.series), {name for signals in found.values() for name in signals}
     unknown = {name: UNREPORTED for name in ARRIVALS if name not in names}
     for key, signals in ((key, signals) for key, signals in found.items() if signals):

@@ -28,7 +28,7 @@ class StepMoments:
     looked_up: float = 0.0
     """Tokens of the prompts that began with a step, and were looked up in the prefix cache."""
     found: float = 0.0
-    """Those of them that were there."""
+    """Those of them that the cache had."""
     drafted: float = 0.0
     """Guessed tokens among the computed ones."""
     accepted: float = 0.0

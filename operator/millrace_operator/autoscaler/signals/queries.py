@@ -50,7 +50,7 @@ SPARED: Final = {
     "step_drafted": contract.METRIC_DRAFTED,
     "step_accepted": contract.METRIC_ACCEPTED,
 }
-"""Counters of what steps were spared. Replicas of earlier versions have none: there they count as zero."""
+"""Counters of spared work. Replicas of earlier versions have none: there they count as zero."""
 ANSWER_LENGTHS: Final = "answer lengths"
 """The signal with the answers' lengths by bucket; the label `le` is beside it."""
 

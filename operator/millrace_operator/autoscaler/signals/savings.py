@@ -1,7 +1,8 @@
 """The work that replicas are spared: prompts that their prefix cache has, and steps that drafts save. Pure.
 
 Both are seen in what the replicas have counted, and both can end from one minute to the next. So a loss
-counts at once, and a gain as slowly as the lengths of requests. Work that nobody has seen spared is not.
+counts at once, and a gain as slowly as the lengths of requests. A plan counts no work as spared without
+counters that show it.
 """
 
 import math
@@ -19,7 +20,6 @@ DOUBTED = 2.0
 """A plan uses the share that is this many standard errors below the measured one."""
 LOST = 3.0
 """The cache has lost its use if a window's share is so many standard errors below the known one."""
-
 HALVED = 2.0
 
 

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from millrace_operator.autoscaler.decide.policy import LatencyMetric
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.batch import Chunk, Counters, Sample, Sequence, Stretch
-from millrace_operator.autoscaler.simulate.hardware import Guesses, Hardware, try_steps
+from millrace_operator.autoscaler.simulate.hardware import Guesses, Hardware, PrefixCache, try_steps
 from millrace_operator.autoscaler.simulate.load import Request
-from millrace_operator.autoscaler.simulate.prefix_cache import PrefixCache
 
 STEPS_WHILE_COLD = 16
 """The longest stretch of a cold replica: all its steps are slowed down alike."""

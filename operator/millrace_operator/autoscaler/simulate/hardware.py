@@ -28,6 +28,11 @@ GROWTH = 1.025
 """The growth of a sequence's context until the last prompt is computed."""
 MOST_DRAFTED = 64
 """Tokens that are guessed in a step at most, over all its sequences. Made up."""
+PROMPTS_TO_FILL = 50
+"""After so many prompts it has two thirds of what a full one has. Made up."""
+HITS_ALIKE = 3.0
+"""The found shares of single prompts have a beta law with this sum of parameters: most prompts are found
+nearly whole, or hardly."""
 IDLE_SECONDS = 600.0
 """How long a node stays without pods: the Cluster Autoscaler's default (`--scale-down-unneeded-time`)."""
 
@@ -156,6 +161,24 @@ def _try_step(hardware: Hardware, size: Size, speed: float, slowness: float) -> 
     rng = random.Random(f"{speed} {size.tokens}")  # noqa: S311  its own, so later requests keep their noise
     factor = speed * slowness * math.exp(rng.gauss(0, hardware.noise / 2))
     return TrialStep(factor * hardware.step_seconds(*size), *size)
+
+
+@dataclass(slots=True)
+class PrefixCache:
+    """The part of the prompts' tokens that it has once it is full; 0 while there is nothing to find."""
+
+    share: float
+    rng: random.Random
+    num_prompts: int = 0
+
+    def look_up(self, prompt_tokens: int) -> int:
+        """Return how many tokens of the next prompt it has: never the last one."""
+        share = self.share * (1 - math.exp(-self.num_prompts / PROMPTS_TO_FILL))
+        self.num_prompts += 1
+        if not share:
+            return 0
+        drawn = self.rng.betavariate(HITS_ALIKE * share, HITS_ALIKE * (1 - share))
+        return int(drawn * (prompt_tokens - 1))
 
 
 @dataclass(slots=True, eq=False)

@@ -45,13 +45,8 @@ GATEWAY = "gateway"
 _STEP_MEANS = ("step_seconds", "step_sequences", "step_tokens", "step_context", *SPARED)
 
 
-def never(_: float) -> bool:
-    """Return False at any time."""
-    return False
-
-
-def reach(_target: str, _at: float) -> bool:
-    """Return False for any target and time."""
+def never(*_: object) -> bool:
+    """Return False for any target, at any time."""
     return False
 
 
@@ -64,7 +59,7 @@ class Scraping:
     """The largest delay of a scrape."""
     lost_share: float = 0.0
     """The part of the scrapes that fail."""
-    is_unreachable: Callable[[str, float], bool] = reach
+    is_unreachable: Callable[[str, float], bool] = never
     """Whether the scrapes of a target fail at a time. A target is a pod's name, or GATEWAY."""
     is_down: Callable[[float], bool] = never
     """Whether it neither scrapes nor answers at a time. It keeps its samples over that time."""

@@ -67,7 +67,7 @@ class Setting:
     rollout_at: float | None = None
     """The beginning of a rollout that replaces all pods one by one."""
     next_hardware: Hardware | None = None
-    """Of the pods that replace them. None: the same."""
+    """The hardware of the pods that replace them. None: the same."""
 
     def __post_init__(self) -> None:
         if self.capacity is not None and self.capacity < self.initial_replicas:
@@ -97,9 +97,9 @@ class Run:
     moments: list[Moment] = field(default_factory=list)
     num_arrived: int = 0
     num_refused: int = 0
-    """While no replica was ready."""
+    """Requests that came while no replica was ready."""
     num_killed: int = 0
-    """With their replica."""
+    """Requests that ended with their replica, unanswered."""
     pod_seconds: float = 0.0
     seconds: float = 0.0
 
@@ -143,7 +143,7 @@ def is_within(answer: Answer, objective: Objective) -> bool:
 
 
 def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds: float) -> Run:
-    """Play a load for some seconds, and let started requests end."""
+    """Return the run of a load over some seconds; started requests may end afterwards."""
     run, agenda = Run(), Agenda()
     service = Service(
         agenda,
@@ -203,10 +203,10 @@ def _add_mishaps(agenda: Agenda, service: Service, setting: Setting) -> None:
 class Ours:
     """Our autoscaler: the same `decide` as the operator's, with the same policy."""
 
-    def __init__(self, policy: Policy, memory: Memory | None = None) -> None:
+    def __init__(self, policy: Policy) -> None:
         self.tick_seconds = policy.tick_seconds
         self.policy = policy
-        self.memory = memory or Memory()
+        self.memory = Memory()
         self.decision: Decision | None = None
 
     @property
@@ -215,7 +215,7 @@ class Ours:
         return fit_windows(self.memory.cadence.interval_seconds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Decide."""
+        """Return the count of `decide`, and keep its decision and memory."""
         policy = replace(self.policy, windows=self.windows)
         self.decision, self.memory = decide(policy, signals, self.memory, now)
         return Choice(self.decision.desired, self.decision.message)
@@ -230,7 +230,7 @@ class Static:
     windows: Windows = DEFAULT_WINDOWS
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Keep the count."""
+        """Return the same count."""
         del signals, now
         return Choice(self.replicas, "static")
 

@@ -63,7 +63,6 @@ class Service:
         self.ready: list[Pod] = []
         """The pods that take requests."""
         self.desired = 0
-        """The desired count."""
         self.num_arrived = 0
         self.num_refused = 0
         """Requests that came while no replica was ready."""

@@ -136,7 +136,7 @@ def scale(requests: Iterable[Request], factor: int, seed: int) -> Iterator[Reque
         yield heapq.heappop(coming)
 
 
-def part(requests: Iterable[Request], begin: float, end: float) -> Iterator[Request]:
+def cut(requests: Iterable[Request], begin: float, end: float) -> Iterator[Request]:
     """Yield the requests from `begin` to before `end`, with their seconds from `begin`."""
     if not 0 <= begin < end:
         raise TraceError(f"there is no part from {begin:g} s to {end:g} s; write an end after the begin")

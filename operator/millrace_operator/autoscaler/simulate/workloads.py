@@ -26,7 +26,7 @@ from millrace_operator.autoscaler.simulate.load import (
 )
 from millrace_operator.autoscaler.simulate.prometheus import Scraping
 from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting, Watched, simulate
-from millrace_operator.autoscaler.simulate.traces import part, read_file, scale
+from millrace_operator.autoscaler.simulate.traces import cut, read_file, scale
 
 OUTAGE_SECONDS = 600.0
 LOST_SHARE = 0.5
@@ -123,8 +123,8 @@ class Recorded:
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Yield the requests in order. The seed moves copies by seconds."""
-        recorded = part(read_file(self.path), self.begin, self.end)
-        return part(scale(recorded, self.factor, seed), 0.0, self.end - self.begin)
+        recorded = cut(read_file(self.path), self.begin, self.end)
+        return cut(scale(recorded, self.factor, seed), 0.0, self.end - self.begin)
 
 
 def _objectives(first_token: float, output_token: float) -> tuple[Objective, ...]:

@@ -1,33 +1,98 @@
 """Shares a service between tenants by the tokens that their requests ask for. Pure.
 
 Start-time fair queueing (Goyal, Vin and Cheng 1996): each tenant has a tag, the tokens that it has been
-given, and the one with the lowest tag is next. The queue's own tag is the highest that was served: that of
-tenants that always wait. A tenant that uses less keeps its tag behind, by BURST_TOKENS at most. So it is
-served at once, before another tenant's thousands, until it has used that much more than its share.
+given, and the one with the lowest tag is next. The queue's own tag is the highest that it has served: that of
+tenants that always have waiting requests. The tag of a tenant that uses less stays behind it, by at most
+BURST_TOKENS. So the queue serves this tenant at once, before thousands of another tenant's requests, until it
+has used that much more than its share.
 
 Deficit round-robin was tried first. A tenant at two thirds of its share then waits for its turn behind the
 flood whenever two of its requests arrive together: with 64 requests at once, four seeds of the test's
 simulation moved its P95 time to first token by 34 to 37 %, and by 17 to 24 % with tags. The rest is the time
 until any request ends, which no order makes shorter: with 128 at once tags move it by 4 to 5 %.
 
-A tenant that has its part of the places is passed over while one waits that has less than its part.
+The queue passes over a tenant that has its part of the places while a tenant with less than its part waits.
 """
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable
 from itertools import count
 
-from millrace_gateway.access.fairness.occupancy import Occupancy
+
+class Occupancy:
+    """Owner of the counts of one service's tenants: sequences at its replicas, and waiting requests.
+
+    An answer keeps its place until its end, and only then its use is known. By tokens alone a tenant of long
+    answers took nearly all places before it had paid for the first one, and another tenant then waited for
+    minutes. So each tenant has a part of the places, beside its tokens.
+    """
+
+    def __init__(self) -> None:
+        self._inside: Counter[Hashable] = Counter()
+        """Sequences at replicas, or on their way."""
+        self._waiting: Counter[Hashable] = Counter()
+        """Requests."""
+        self.num_inside = 0
+        self.num_waiting = 0
+        self._num_kept = 0
+        """Sequences inside, of tenants without a waiting request."""
+
+    def enter(self, tenant: Hashable, num_sequences: int) -> None:
+        """Count a request that goes to a replica."""
+        self._inside[tenant] += num_sequences
+        self.num_inside += num_sequences
+        if tenant not in self._waiting:
+            self._num_kept += num_sequences
+
+    def leave(self, tenant: Hashable, num_sequences: int) -> None:
+        """Count the end of such a request."""
+        self.enter(tenant, -num_sequences)
+        if not self._inside[tenant]:
+            del self._inside[tenant]
+
+    def begin_wait(self, tenant: Hashable) -> None:
+        """Count a request that waits."""
+        if tenant not in self._waiting:
+            self._num_kept -= self.count_inside(tenant)
+        self._waiting[tenant] += 1
+        self.num_waiting += 1
+
+    def end_wait(self, tenant: Hashable) -> None:
+        """Count the end of its wait."""
+        self._waiting[tenant] -= 1
+        self.num_waiting -= 1
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+            self._num_kept += self.count_inside(tenant)
+
+    def count_inside(self, tenant: Hashable) -> int:
+        """Return how many sequences of a tenant are inside."""
+        return self._inside.get(tenant, 0)
+
+    def find_part(self, size: float) -> float:
+        """Return how many of `size` places each tenant with waiting requests may have.
+
+        Tenants without waiting requests keep the places that they have, and leave the rest to the others.
+        """
+        return (size - self._num_kept) / max(1, len(self._waiting))
+
+    def check_integrity(self) -> None:
+        """Assert that the sums are those of the counts."""
+        assert self.num_inside == self._inside.total()
+        assert self.num_waiting == self._waiting.total()
+        assert self._num_kept == sum(num for one, num in self._inside.items() if one not in self._waiting)
+        assert all(num > 0 for counts in (self._inside, self._waiting) for num in counts.values())
+
 
 BURST_TOKENS = 16_384
 """What a tenant may use at once before it waits for its share: about twenty usual requests."""
 LEAST_TOKENS = 16
-"""What each request costs, even one that a replica refuses at once: it took a turn. Without it, a client that
-goes on sending what costs nothing would stay before all others."""
+"""The least cost of a request, even if a replica refuses it at once: it took a turn. Otherwise a client whose
+requests cost nothing would always be first."""
 _NUM_IDLE = 64
-"""Tenants without a waiting request that are kept before a look at which of them can be forgotten."""
+"""The queue keeps so many tenants without a waiting request before it looks for those that it can forget."""
 
 
 class Ticket:
@@ -39,7 +104,7 @@ class Ticket:
         self.tenant = tenant
         self.tokens = max(LEAST_TOKENS, tokens)
         self.num_sequences = num_sequences
-        """That replicas compute for it: `n`, of each prompt."""
+        """The sequences that replicas compute for it: `n` for each prompt."""
         self.is_released = False
         self.is_counted = False
         """Whether its tokens are in its tenant's tag: those of a request that never waited are not."""
@@ -54,7 +119,8 @@ class Flow:
     def __init__(self, tag: int) -> None:
         self.tag = tag
         self.entry: int | None = None
-        """The number of its entry in the heap, None without one: others are older, and count no more."""
+        """The number of its valid entry in the heap; None: it has none. Entries with other numbers are
+        outdated."""
         self.tickets: deque[Ticket] = deque()
 
     def find_head(self) -> Ticket | None:
@@ -68,7 +134,7 @@ _Entry = tuple[int, int, Flow]
 
 
 class FairQueue:
-    """Owner of the waiting requests of one service, and of who has how much at its replicas."""
+    """Owner of one service's waiting requests, and of each tenant's sequences at its replicas."""
 
     def __init__(self) -> None:
         self.occupancy = Occupancy()
@@ -82,7 +148,7 @@ class FairQueue:
         return self.occupancy.num_waiting
 
     def enqueue(self, tenant: Hashable, tokens: int, num_sequences: int = 1) -> Ticket:
-        """Let a request wait that asks for so many tokens."""
+        """Queue a request that asks for so many tokens."""
         flow = self._flows.get(tenant)
         if flow is None:
             self._forget_idle()
@@ -96,7 +162,7 @@ class FairQueue:
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Let a request wait no longer, if it does."""
+        """Remove a request from the queue, if it still waits."""
         if not ticket.is_released and not ticket.is_cancelled:
             ticket.is_cancelled = True
             self._note_left(ticket)
@@ -104,10 +170,10 @@ class FairQueue:
     def release(self, room: float, part: float = math.inf) -> list[Ticket]:
         """Return the next requests, in their order, until their sequences fill the room.
 
-        The last one may have more: else one of many sequences would wait until the replicas are empty. Who
-        has `part` sequences at replicas is passed over while another tenant waits that has fewer. So is a
-        request of more than a part whose tenant is ahead of its share of tokens: it pays for its places.
-        Behind them, tags alone decide.
+        The last one may have more sequences than the room: otherwise a request of many sequences would wait
+        until the replicas are empty. A tenant with `part` sequences at replicas is passed over while another
+        tenant with fewer waits. So is a request of more than `part` sequences whose tenant is ahead of its
+        share of tokens. Once all waiting tenants have their parts, tags alone decide.
         """
         released: list[Ticket] = []
         passed: list[_Entry] = []
@@ -132,11 +198,11 @@ class FairQueue:
         return released
 
     def charge(self, ticket: Ticket, used_tokens: int) -> None:
-        """Count what a released request has used: more than it asked for, or less.
+        """Correct a tenant's tag by a released request's use: more than it asked for, or less.
 
-        Who asks for much and uses little gets no more back than was counted, and never more than a burst.
-        Else the first requests of a flood, which went without a queue or in one that has ended, would buy it
-        the next thousands.
+        A tenant gets back at most what its tag has counted, and never more than BURST_TOKENS. Otherwise the
+        first requests of a flood, which did not wait or waited in a queue that has ended, would pay for
+        thousands more.
         """
         flow, more = self._flows.get(ticket.tenant), max(LEAST_TOKENS, used_tokens) - ticket.tokens
         if flow is not None:
@@ -181,7 +247,7 @@ class FairQueue:
 
     def _note_left(self, ticket: Ticket) -> None:
         self.occupancy.end_wait(ticket.tenant)
-        if not len(self):  # nobody waits for anybody: what a tenant had before no longer matters
+        if not len(self):  # no request waits, so earlier use no longer matters
             self._flows.clear()
             self._heap.clear()
 

@@ -1,12 +1,13 @@
-"""Lets the requests of one service through to its replicas, or lets them wait in turns. Pure.
+"""Admits the requests of one service to its replicas, or queues them in turns. Pure.
 
-While there is room, nothing waits, and nothing is counted but the requests.
+While there is room no request waits, and no tag changes.
 """
 
 from collections.abc import Callable, Hashable
 
 from millrace_gateway.access.fairness.fair_queue import FairQueue, Ticket
-from millrace_gateway.access.fairness.window import Load, Present, Window
+from millrace_gateway.access.fairness.replica_room import Load
+from millrace_gateway.access.fairness.window import Present, Window
 
 
 class Turnstile:
@@ -29,7 +30,7 @@ class Turnstile:
         return not self.num_inside and not len(self.queue)
 
     def note_replicas(self, present: Present) -> list[Ticket]:
-        """Take over which replicas there are. Return the requests that may go now."""
+        """Replace the set of replicas. Return the requests that may go now."""
         self.window.note_replicas(present, self._clock())
         return self.release()
 
@@ -59,9 +60,9 @@ class Turnstile:
         return self.release()
 
     def note_load(self, replica: str, load: Load, num_here: int) -> list[Ticket]:
-        """Take over a replica's report, while so many of this gateway's sequences are there.
+        """Record a replica's report, with `num_here` of this gateway's sequences there.
 
-        Return those that may go now.
+        Return the requests that may go now.
         """
         self.window.note_load(replica, load, num_here, self._clock())
         return self.release()

@@ -5,13 +5,14 @@ deficit may exceed the limit: a request used more than was reserved, or other ga
 before this one knew. It is then worked off, so that the use of any long time stays within the limit.
 
 A gateway that does not hear some of the others has a share of the limit, and owes the same share of what is
-missing. The rest is withheld: the others owe it. It shrinks by their shares, and comes back with them.
+missing. The rest is withheld: the others owe it. It shrinks by their shares, and is added again when this
+gateway hears them.
 """
 
 SECONDS = 60.0
-"""A limit is of so many seconds."""
+"""A limit is per this many seconds."""
 _ROUNDING = 1e-6
-"""Of what is missing: so much less than a request or a token counts as nothing."""
+"""A deficit of so little of a request or of a token counts as 0."""
 
 
 class Bucket:
@@ -76,12 +77,12 @@ class Bucket:
             self.deficit = max(0.0, self.deficit)
 
     def raise_to(self, total: float, share: float) -> None:
-        """Let at least this much be missing from the whole limit."""
+        """Raise what is missing from the whole limit to at least `total`."""
         more = max(0.0, total - self.total)
         self.deficit += more * share
         self._withheld += more * (1.0 - share)
 
     def divide(self, share: float) -> None:
-        """Go on with this share, of the limit and of what is missing."""
+        """Change this gateway's share of the limit and of what is missing."""
         total = self.total
         self.deficit, self._withheld = total * share, total * (1.0 - share)

@@ -1,7 +1,7 @@
-"""What has been used of each limit: here, and as other gateways report it. Pure.
+"""The use of each limit, through this gateway and as other gateways report it. Pure.
 
-An account has the use of one service: of one client, or of all of them. It is forgotten once its buckets are
-full again, nothing runs, and every other gateway that this one hears knows its last state.
+An account has the use of one service: of one client, or of all of them. The ledger forgets it once its
+buckets are full again, nothing runs, and every other gateway that this one hears knows its last state.
 """
 
 import math
@@ -134,7 +134,7 @@ class Ledger:
         self._accounts.move_to_end(account.key)
 
     def list_changed(self, version: int, most: int) -> list[Account]:
-        """Return the accounts that this gateway has changed after a version, at most so many: the first."""
+        """Return the accounts that this gateway has changed after a version: the first `most`."""
         if version == 0:
             return list(islice(self._accounts.values(), most))
         changed = list(takewhile(lambda one: one.version > version, reversed(self._accounts.values())))
@@ -145,7 +145,7 @@ class Ledger:
         return [key for key, at in self._forgotten.items() if after < at <= until]
 
     def set_share(self, share: float) -> None:
-        """Go on with this part of every limit."""
+        """Change this gateway's part of every limit."""
         if share == self.share:
             return
         now = self.clock()

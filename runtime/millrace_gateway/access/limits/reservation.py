@@ -1,11 +1,14 @@
-"""What one admitted request has reserved of its limits, from its admission to its end. Pure."""
+"""An admitted request: what it has reserved of its limits, and what its answer reports as used. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from millrace_gateway.access.identity import Client
 from millrace_gateway.access.limits.bucket import Bucket
 from millrace_gateway.access.limits.ledger import Account, Ledger
+from millrace_gateway.route.objects import ServiceKey
 
 
 class Usage(NamedTuple):
@@ -29,7 +32,8 @@ class Charge(NamedTuple):
     tokens: int
     tokens_mark: float = 0.0
     requests_mark: float = 0.0
-    """The buckets' `worked_off` from which on time gives these back: the oldest use comes first."""
+    """Time gives this request's use back once the buckets' `worked_off` is above these: older use comes
+    first."""
 
     def find_refund(self, unused: int) -> int:
         """Return the part of the unused tokens that time has not given back already.
@@ -44,7 +48,7 @@ class Charge(NamedTuple):
 
 
 def _find_left(bucket: Bucket | None, mark: float, amount: int, tolerance: float = 0.0) -> int:
-    """Return the part of an amount that time has not given back yet, in whole ones but for the tolerance."""
+    """Return the part of an amount that time has not given back yet, plus the tolerance, rounded down."""
     if bucket is None:
         return 0
     given_back = min(max(0.0, bucket.worked_off - mark), amount)
@@ -76,7 +80,8 @@ class Reservation:
     def settle(self, usage: Usage | None, *, may_be_more: bool = False) -> None:
         """Charge what was used instead of what was reserved.
 
-        None: nobody knows, so the reserved stays. It also stays where more may have been used than that.
+        Without a reported usage the reserved amount stays charged. With `may_be_more` at least that amount
+        stays.
         """
         ledger, now = self._end()
         for charge in self._charges:
@@ -120,3 +125,48 @@ class Reservation:
         assert self._is_open
         self._is_open = False
         return self._ledger, self._ledger.clock()
+
+
+@dataclass(slots=True)
+class Admission:
+    """One admitted request of a service that has keys or limits."""
+
+    service: ServiceKey
+    client: Client | None
+    reservation: Reservation
+    estimate: int
+    """The tokens that the request may use, by its size and its bounds."""
+    usage: Usage | None = None
+    """None until the replica has reported it."""
+    may_be_more: bool = False
+    """Whether the replica may have computed more than the gateway has read of its reports."""
+    waited_seconds: float = 0.0
+    """How long the request has waited for its turn."""
+    has_begun: bool = False
+    """Whether a replica may have begun the request."""
+
+    @property
+    def num_used(self) -> int | None:
+        """The tokens that its tenant pays for; None: no replica has begun it.
+
+        For a begun request without a report it is the estimate: its client may have left just before the end.
+        """
+        if self.usage is None:
+            return self.estimate if self.has_begun else None
+        used = self.usage.num_tokens
+        return max(used, self.estimate) if self.may_be_more else used
+
+    def observe(self, text: bytes) -> None:
+        """Record the usage that a stream has reported so far, and charge it."""
+        usage = read_usage(text)
+        if usage is not None:
+            self.usage = usage
+            self.reservation.observe(usage)
+
+
+def read_usage(text: bytes | None) -> Usage | None:
+    """Read `<prompt> <cached> <completion>`; None for anything else: tenants write what runs in replicas."""
+    parts = (text or b"").split()
+    if len(parts) != 3 or not all(part.isdigit() and len(part) < 10 for part in parts):
+        return None
+    return Usage(*map(int, parts))

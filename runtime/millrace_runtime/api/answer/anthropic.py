@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 
 from millrace_runtime.api.answer.message import Call, Text
-from millrace_runtime.api.answer.parts import PartsWriter
-from millrace_runtime.api.answer.writer import AnswerSpec
+from millrace_runtime.api.answer.writer import AnswerSpec, PartsWriter
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.answer import CallDelta, Part
@@ -112,7 +111,7 @@ class MessagesWriter(PartsWriter):
 
     @property
     def _signature(self) -> str:
-        """What stands for a signature. Clients don't send a thought back that has none; nothing checks it."""
+        """A placeholder. Clients send back only thoughts with a signature. This server checks none."""
         return self._envelope.request_id
 
     def _open_block(self, kind: str, block: dict[str, Any]) -> bytes:

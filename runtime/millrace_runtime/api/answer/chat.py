@@ -7,7 +7,8 @@ import orjson
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.logprobs import ChatLogprobs
 from millrace_runtime.api.answer.message import Call, Message
-from millrace_runtime.api.answer.writer import AnswerSpec, OpenAiWriter, WholeChoice, encode_ending
+from millrace_runtime.api.answer.openai import OpenAiWriter, WholeChoice, encode_ending
+from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.answer import AnswerDelta
 from millrace_runtime.protocol.messages import FINISH_STOP
@@ -38,7 +39,7 @@ class ChatWriter(OpenAiWriter):
         )
 
     def encode_delta(self, delta: Delta) -> bytes | None:
-        """Return a chunk with the content, reasoning or calls of a delta; None while it may be either."""
+        """Return a chunk with the content, reasoning or calls of a delta; None while its kind is open."""
         finish = delta.finish_reason
         if self._open_message is None:
             fields: dict[str, Any] = {"content": delta.text} if delta.text or delta.positions else {}
@@ -73,7 +74,7 @@ class ChatWriter(OpenAiWriter):
 
     @property
     def num_reasoning_tokens(self) -> int | None:
-        """Tokens of all choices' reasoning; None where nobody looks for it."""
+        """Tokens of all choices' reasoning; None if the writer splits off no reasoning."""
         if self._open_message is None:
             return None
         return sum(message.num_reasoning_tokens for message in self._messages.values())

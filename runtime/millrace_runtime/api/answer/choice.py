@@ -29,7 +29,7 @@ class Delta:
     stop_string: str | None = None
     """The stop string that ended the choice."""
     stop_token: int | None = None
-    """The token of the client's that ended the choice."""
+    """The client's stop token that ended the choice."""
     scores: Sequence[ScoredToken] = ()
     """The new tokens of the prompt after its first, if the client asked for `prompt_logprobs`."""
     token_ids: list[int] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Delta:
 
     @property
     def stop_reason(self) -> str | int | None:
-        """What of the client's ended the choice; None for anything else, as the model's own end."""
+        """The client's stop string or stop token that ended the choice; None if neither did."""
         return self.stop_token if self.stop_string is None else self.stop_string
 
 
@@ -63,7 +63,7 @@ class Choice:
 
         `client_ends` are those that only the client has named, whether they are text or not.
         `markers` are the special tokens that a parser of the answer looks for, with their texts.
-        `reader` is for an answer that has something of its prompt.
+        `reader` is for an answer that has its prompt's echo or scores.
         """
         self.index = index
         self.num_prompt_tokens = len(prompt)
@@ -84,14 +84,14 @@ class Choice:
         self._end_ids = ends
         self._client_end_ids = client_ends
         self._logprob = 0.0
-        """Of its tokens together."""
+        """The sum of its tokens' log-probabilities."""
         self._returns_token_ids = returns_token_ids
         self._num_characters = 0
         """Characters so far, counted only if the client asked for log-probabilities."""
         self._reader = reader
 
     def read_prompt(self, output: SequenceOutput) -> Delta | None:
-        """Return the new part of what the answer has of its prompt. `accept` has the rest of the output."""
+        """Return the new part of the prompt's echo and scores. `accept` reads the rest of the output."""
         if self._reader is None or (read := self._reader.accept(output)) is None:
             return None
         self._num_characters = self._reader.num_characters
@@ -134,7 +134,7 @@ class Choice:
     def _read_tokens(self, output: SequenceOutput, positions: list[Position]) -> Iterator[str]:
         """Count the tokens, and yield each one's certain text. Its position goes to `positions`.
 
-        An accepted draft brings several at once. Behind a stop string none of them is of the choice.
+        An accepted draft brings several at once. Tokens behind a stop string do not belong to the choice.
         """
         num_text = len(output.tokens)
         if output.finish_reason == FINISH_STOP and output.tokens and output.tokens[-1] in self._end_ids:

@@ -1,4 +1,4 @@
-"""What surrounds a request's choices in the answers of OpenAI's two older dialects."""
+"""The fields around a request's choices, and the JSON around them in OpenAI's two older dialects."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.request.answer_form import AnswerForm, Reasoning
+from millrace_runtime.api.request.generation_request import AnswerWish
 from millrace_runtime.chat.parsers.answer import (
     AnswerDelta,
     AnswerParser,
@@ -15,6 +17,7 @@ from millrace_runtime.chat.parsers.answer import (
     TextDelta,
     join_deltas,
 )
+from millrace_runtime.chat.parsers.registry import open_parser
 
 _ID_LETTERS = string.ascii_letters + string.digits
 
@@ -118,6 +121,7 @@ class Message:
 
 
 OpenMessage = Callable[[], Message]
+"""Opens the Message of one choice."""
 
 
 def _new_id(*, is_short: bool) -> str:
@@ -125,3 +129,22 @@ def _new_id(*, is_short: bool) -> str:
     if is_short:
         return "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
     return "call_" + secrets.token_hex(12)
+
+
+def open_messages(wish: AnswerWish, form: AnswerForm) -> OpenMessage | None:
+    """Return a function that opens a choice's Message; None if all of the text is content."""
+    if form.is_plain:
+        return None
+
+    def open_message() -> Message:
+        parser = open_parser(
+            *form.formats, begins_in_reasoning=form.reasoning is Reasoning.OPEN, tools=wish.tools
+        )
+        return Message(
+            parser,
+            shows_reasoning=wish.shows_reasoning,
+            is_one_call=wish.is_one_call,
+            is_short_id=form.tool_format == "mistral",
+        )
+
+    return open_message

@@ -1,4 +1,4 @@
-"""What a choice says of its prompt: the text, and the tokens' log-probabilities as the engine scores them."""
+"""The prompt in an answer: its echoed text, and its tokens' log-probabilities as the engine scores them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,8 @@ from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import PromptLogprobs, TokenLogprobs
 
 PIECE_TOKENS = 128
-"""Scored at once: with 20 likely tokens each, their JSON takes some 5 ms. A step may score 4,096."""
+"""The most scored tokens in one piece. With 20 likely tokens each, their JSON takes some 5 ms. A step may
+score 4,096 tokens."""
 
 
 class ScoredToken(NamedTuple):
@@ -35,7 +36,7 @@ class Position(NamedTuple):
 
 
 class PromptDelta(NamedTuple):
-    """What is new of a prompt."""
+    """The new part of a prompt's echo and scores."""
 
     text: str
     positions: list[Position]
@@ -108,7 +109,7 @@ class Echo:
 
 
 class PromptReader:
-    """Turns the engine's scores of one sequence's prompt into what its choice says."""
+    """Turns the engine's scores of one sequence's prompt into the echo and the scores of its choice."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class PromptReader:
         return 0 if self._echo is None else self._echo.num_characters
 
     def accept(self, output: SequenceOutput) -> PromptDelta | None:
-        """Return what an output brings of the prompt: all comes before the first token, or beside it."""
+        """Return what an output adds about the prompt. It comes before the first token, or beside it."""
         if self._is_read:
             return None
         self._is_read = bool(output.tokens) or output.finish_reason is not None

@@ -5,10 +5,9 @@ from typing import Any
 
 import orjson
 
-from millrace_runtime.api.answer.free_text import FreeTextReader
+from millrace_runtime.api.answer.custom_tool_input import FreeTextReader
 from millrace_runtime.api.answer.message import Call
-from millrace_runtime.api.answer.parts import PartsWriter
-from millrace_runtime.api.answer.writer import AnswerSpec
+from millrace_runtime.api.answer.writer import AnswerSpec, PartsWriter
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.request.responses.tools import find_tool
 from millrace_runtime.api.usage import Usage
@@ -29,10 +28,10 @@ class ResponsesWriter(PartsWriter):
     def __init__(self, spec: AnswerSpec) -> None:
         super().__init__(spec)
         self._num_events = len(_OPENING)
-        """Those of the opening count first, although it may be written after the first text."""
+        """The opening's events count first, although the opening may be written after the first text."""
         self._is_opened = False
         self._items: list[dict[str, Any]] = []
-        """Those that are complete, and the one that is open."""
+        """The complete items, and the open one."""
         self._open: tuple[str, int] | None = None
         """The kind and the number, among its kind, of the open item."""
         self._pieces: list[str] = []

@@ -1,1 +1,1 @@
-"""HTTP connections: limits that uvicorn lacks, and the two halves of an exchange."""
+"""HTTP connections: limits that uvicorn lacks, layers around the application, the halves of an exchange."""

@@ -1,4 +1,4 @@
-"""httptools' parser, but it ignores an offer to upgrade that is not of a WebSocket, as a server may.
+"""httptools' parser, which ignores every offer to upgrade but that of our WebSocket. HTTP allows this.
 
 Java's HttpClient offers h2c with its first request. httptools takes the bytes after such a head for the other
 protocol: the server would lose the body and could not read the next request.

@@ -25,9 +25,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from millrace_runtime.api.connection.asgi import CHUNKS
 from millrace_runtime.api.connection.parser import Parser
 from millrace_runtime.api.connection.transport import AnswerTransport, ChunkWriter, StallClock, disconnect
-from millrace_runtime.api.connection.wire import CHUNKS
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
 from millrace_runtime.api.settings import ConnectionLimits
 from millrace_runtime.contract import PATH_STREAM
@@ -40,7 +40,7 @@ _LINGER_SECONDS = 1.0
 """How long the server reads on while the client still sends, so that the client gets the answer."""
 
 
-def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int) -> uvicorn.Config:
+def build_server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int) -> uvicorn.Config:
     """Return uvicorn's configuration. The caller brings the loop and the socket."""
     return uvicorn.Config(
         app,

@@ -1,4 +1,4 @@
-"""uvicorn's WebSockets, but for a client that has gone."""
+"""uvicorn's WebSockets, which end at once for a client that has gone."""
 
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 

@@ -8,17 +8,17 @@ from enum import Enum, auto
 from typing import Any
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
-from millrace_runtime.chat.parsers.choose import (
+from millrace_runtime.api.request.generation_request import AnswerWish, GenerationRequest
+from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
+from millrace_runtime.chat.parsers.registry import (
     HARMONY,
     REASONING_MARKERS,
     TOOL_FORMATS,
     choose_tool_format,
     reads_tools,
 )
-from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.grammar.any_object import ANY_OBJECT
+from millrace_runtime.grammar.any_json import ANY_OBJECT, write_well_formed
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.formats.line_calls import LINE_FORMATS
 from millrace_runtime.grammar.lark import LarkWriter
@@ -26,15 +26,14 @@ from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import BOUND, write_channels, write_final, write_thought
 from millrace_runtime.grammar.source import GrammarKind, GrammarSource
 from millrace_runtime.grammar.tools import check_tools, write_either, write_forced, write_free
-from millrace_runtime.grammar.well_formed import write_well_formed
 
 _OPENING_TOKENS = 16
-"""The marker and line breaks may be so many tokens."""
+"""The most tokens of the marker and the line breaks after it."""
 _NO_BUDGET = b"<seed:cot_budget_reflect>"
-"""What Seed-OSS's template writes behind the marker where the model is not to reason: it closes both."""
+"""Seed-OSS's template writes this behind the marker if the model shall not reason. The model closes both."""
 _MOST_SCHEMAS = 256
-"""Tools that are called by schemas of their own. Of 512 with one parameter each, the grammar takes more than
-the 8 MiB of `grammar/proof.py` in three of seven formats that were tried by hand, and of 256 in none."""
+"""The most tools whose calls must fit schemas of their own. The grammar of 512 tools with one parameter each
+takes more than the 8 MiB of `grammar/proof.py` in three of seven formats, that of 256 in none (by hand)."""
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -59,7 +58,7 @@ class AnswerForm:
 
     @property
     def formats(self) -> tuple[str | None, str | None]:
-        """Those of calls and of reasoning."""
+        """The format of calls, and that of reasoning."""
         return self.tool_format, self.reasoning_format
 
     @property
@@ -116,7 +115,7 @@ def _find_reasoning(reasoning_format: str | None, tokenizer: Tokenizer, prompt: 
 def choose_grammar(
     request: GenerationRequest, form: AnswerForm, added_ids: Mapping[str, int]
 ) -> GrammarSource | None:
-    """Return the grammar of the answer, behind the reasoning: the client's, that of calls, or of either.
+    """Return the grammar of the answer behind its reasoning: the client's, one of calls, or one of either.
 
     `added_ids` are the tokenizer's added tokens. Raises BadRequestError.
     """
@@ -165,7 +164,7 @@ def _choose_answer(
 def _write_answer(
     request: GenerationRequest, form: AnswerForm, source: GrammarSource, lark: LarkWriter
 ) -> str:
-    """Return the expression of the answer that `source` binds, or of calls instead where they may come."""
+    """Return the expression of the answer that `source` binds, with calls beside it if they may come."""
     wish = request.answer
     if source is not request.grammar or wish.tools is None or form.tool_format is None:
         is_text = source.field != "tool_choice" and HARMONY in form.formats

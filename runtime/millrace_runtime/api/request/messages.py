@@ -1,7 +1,7 @@
 """Reads a conversation's messages. The chat template gets each as the client sent it.
 
-Only what the template can't be trusted with is checked: the role, the kinds of parts, and how deep it goes.
-The arguments of a call are the model's own, so they may be as deep as a schema.
+The reader checks only what a template can't be trusted with: the role, the kinds of parts, and the depth. The
+arguments of a call are the model's own, so they may be as deep as a schema.
 """
 
 import json
@@ -39,7 +39,7 @@ def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def write_left_out(kind: str) -> str:
-    """Return the text instead of a part of a tool's result that is none.
+    """Return the text that replaces a part of a tool's result that is no text.
 
     A refusal would end the agent's conversation: the part is in every later request.
     """
@@ -66,7 +66,8 @@ def _read_message(message: dict[str, Any], where: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or not 0 < len(role) <= _MAX_ROLE:
         raise BadRequestError(
-            f"`{where}.role` is a text of 1 to {_MAX_ROLE} letters, such as `user`", param=f"{where}.role"
+            f"`{where}.role` must be a text of 1 to {_MAX_ROLE} letters, such as `user`",
+            param=f"{where}.role",
         )
     check_depth({name: value for name, value in message.items() if name != "tool_calls"}, where)
     check_depth(message.get("tool_calls"), f"{where}.tool_calls", _MAX_CALLS_DEPTH)
@@ -88,12 +89,12 @@ def read_content(content: Any, where: str) -> str | list[dict[str, Any]] | None:
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise BadRequestError(f"`{where}` is a text or a list of parts", param=where)
+        raise BadRequestError(f"`{where}` must be a text or a list of parts", param=where)
     return [_read_part(part, where) for part in content]
 
 
 def _leave_out(content: Any) -> Any:
-    """Return the content of a tool's result with texts instead of the parts that are none."""
+    """Return the content of a tool's result, with a text in place of each part that is none."""
     return [_write_part(part) for part in content] if isinstance(content, list) else content
 
 
@@ -122,7 +123,7 @@ def _read_part(part: Any, where: str) -> dict[str, Any]:
 
 
 def _read_thought(thought: Any) -> str | None:
-    """Return the text of a part of reasoning, which may have parts itself; None if it is none."""
+    """Return the text of a part of reasoning, which may itself have parts; None if it has no text."""
     parts = thought if isinstance(thought, list) else [{"text": thought}]
     texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
     return None if any(not isinstance(text, str) for text in texts) else "".join(map(str, texts))
@@ -130,20 +131,20 @@ def _read_thought(thought: Any) -> str | None:
 
 def _read_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
-        raise BadRequestError(f"`{where}` is a list of calls", param=where)
+        raise BadRequestError(f"`{where}` must be a list of calls", param=where)
     return [_read_call(call, f"{where}[{place}]") for place, call in enumerate(calls)]
 
 
 def _read_call(call: Any, where: str) -> dict[str, Any]:
-    """Return a call with its arguments as an object, where they are one whose numbers have 64 bits.
+    """Return a call with its arguments as an object, if they are one whose numbers have 64 bits.
 
-    What the model wrote wrong, it may read again. A longer number reaches the text worker as text alone. A
-    function without parameters is often called without arguments. Raises BadRequestError.
+    Broken arguments stay a text: the model may read what it wrote. A longer number can reach the text worker
+    only as a text. Models often call a function without parameters without arguments. Raises BadRequestError.
     """
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRequestError(
-            f"`{where}` is a call such as "
+            f"`{where}` must be a call such as "
             '{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}',
             param=where,
         )
@@ -160,16 +161,50 @@ def _read_arguments(arguments: Any) -> Any:
         except (msgspec.DecodeError, RecursionError):
             return arguments
         check_depth(found, "tool_calls", MAX_SCHEMA_DEPTH)
-        return arguments if _is_beyond(found) else found
-    if isinstance(arguments, dict) and _is_beyond(arguments):
+        return arguments if _has_long_number(found) else found
+    if isinstance(arguments, dict) and _has_long_number(arguments):
         return json.dumps(arguments, ensure_ascii=False)
     return arguments
 
 
-def _is_beyond(arguments: dict[str, Any]) -> bool:
+def _has_long_number(arguments: dict[str, Any]) -> bool:
     """Whether a whole number has more than 64 bits."""
     try:
         msgspec.msgpack.encode(arguments)
     except OverflowError:
         return True
     return False
+
+
+def rename_former_calls(messages: Sequence[Any]) -> list[Any]:
+    """Return the messages with former calls and their results as `tool_calls` and results of role `tool`.
+
+    A former call is a message's `function_call`, and its result has the role `function`. Clients have kept
+    such conversations, but no chat template reads them. They have no ids: a result belongs to the call before
+    it. Raises BadRequestError.
+    """
+    renamed: list[Any] = []
+    call_id = ""
+    for place, message in enumerate(messages):
+        if _has_former_call(message):
+            call_id = f"call{place:05d}"  # nine letters: Mistral's templates refuse others
+            renamed.append(_rename_call(message, call_id, f"messages[{place}].function_call"))
+        elif isinstance(message, dict) and message.get("role") == "function":
+            renamed.append({**message, "role": "tool", "tool_call_id": call_id})
+        else:
+            renamed.append(message)
+    return renamed
+
+
+def _has_former_call(message: Any) -> bool:
+    if not isinstance(message, dict) or message.get("tool_calls"):
+        return False
+    return message.get("function_call") is not None
+
+
+def _rename_call(message: dict[str, Any], call_id: str, where: str) -> dict[str, Any]:
+    function = message["function_call"]
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRequestError(f'`{where}` must look like {{"name": "f", "arguments": "{{}}"}}', param=where)
+    others = {name: value for name, value in message.items() if name != "function_call"}
+    return others | {"tool_calls": [{"id": call_id, "type": "function", "function": function}]}

@@ -9,17 +9,20 @@ import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import decode_body, refuse_invalid
-from millrace_runtime.api.request.effort import choose_variables, read_switches
-from millrace_runtime.api.request.former_calls import rename_former_calls
-from millrace_runtime.api.request.intent import (
+from millrace_runtime.api.request.generation_request import (
     AnswerWish,
     PromptWish,
     Reading,
     build_request,
     list_strict,
 )
-from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
-from millrace_runtime.api.request.schema import (
+from millrace_runtime.api.request.messages import (
+    MAX_SCHEMA_DEPTH,
+    check_depth,
+    read_messages,
+    rename_former_calls,
+)
+from millrace_runtime.api.request.openai_bodies import (
     MAX_SEQUENCES,
     AllowedChoice,
     ChatBody,
@@ -28,7 +31,8 @@ from millrace_runtime.api.request.schema import (
     Tool,
     ToolChoice,
 )
-from millrace_runtime.api.request.unsupported import refuse_unsupported
+from millrace_runtime.api.request.reasoning import choose_variables, read_switches
+from millrace_runtime.api.request.unsupported_fields import refuse_unsupported
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat
 
 _COMPLETION_TOKENS = 16
@@ -130,7 +134,7 @@ def read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
 def _read_own(tools: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
     """Return the tools with their names, without those that other servers run: responses leave them out, too.
 
-    Raises BadRequestError for what is no tool.
+    Raises BadRequestError for a value that is no tool.
     """
     check_depth(tools, "tools", MAX_SCHEMA_DEPTH)
     own: list[tuple[dict[str, Any], str]] = []

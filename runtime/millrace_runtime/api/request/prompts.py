@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
-from millrace_runtime.api.request.bad_words import ban, spell_words
-from millrace_runtime.api.request.intent import GenerationRequest, decode_request
+from millrace_runtime.api.request.generation_request import GenerationRequest, decode_request
 from millrace_runtime.api.request.readers import READERS
+from millrace_runtime.api.request.sampling import ban_words, spell_words
 from millrace_runtime.api.workers.grammar_worker import GrammarWorker
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
@@ -24,15 +24,15 @@ from millrace_runtime.chat.jobs import EncodeTexts
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.reasoning import write_unproven
 from millrace_runtime.grammar.source import GrammarSource
-from millrace_runtime.grammar.unproven import write_unproven
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 Prompts = Sequence[Sequence[int]]
 Result = TypeVar("Result")
 _RETRY_SECONDS = 5
 _SHARE = 4
-"""A prompt that is cut for an answer without a limit leaves it one of so many parts of the model's length."""
+"""A prompt that is cut for an answer without a limit leaves the answer a quarter of the model's length."""
 _SCORE_BYTES = 75
 """Of one log-probability of a prompt's token in an answer's JSON: measured with 20 likely tokens."""
 
@@ -65,9 +65,11 @@ async def read_prompts(
         )
         if request.bad_words:
             words = EncodeTexts(spell_words(request.bad_words), adds_special_tokens=False)
-            request = ban(request, await _await_job(text.run(words), is_large=False))
+            tokens = await _await_job(text.run(words), is_large=False)
+            bans = ban_words(request.bad_words, tokens, request.sampling)
+            request = dataclasses.replace(request, sampling=bans.sampling, bad_sequences=bans.sequences)
         return Prompted(request, prompts)
-    except OverflowError as error:  # what crosses to the text worker has numbers of 64 bits
+    except OverflowError as error:  # messages to the text worker have numbers of 64 bits
         raise BadRequestError("the request has a whole number beyond 64 bits: send a smaller one") from error
 
 
@@ -132,12 +134,12 @@ async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
 
 
 def cut_prompts(prompted: Prompted, max_model_length: int, tokenizer: Tokenizer) -> Prompted:
-    """Return what is kept of prompts that the client wants cut: their last tokens. Raises BadRequestError.
+    """Return the prompts, cut to their last tokens if the client wants that. Raises BadRequestError.
 
-    A cut text keeps the special tokens before it, as with transformers, and its echo is what is left of it.
-    A client may keep the first tokens instead, by `truncation_side`.
-    -1 leaves room for the tokens that are asked for, at least for one; without a limit, for a quarter of the
-    model's length: an agent that sends none would get a single token in each turn.
+    With `truncation_side` the client may keep the first tokens instead. A cut text keeps the special tokens
+    before it, as with transformers, and its echo is the rest of the text. A `truncate_prompt_tokens` of -1
+    leaves room for the tokens that the client asks for, at least for one. If it sets no limit, the room is a
+    quarter of the model's length: else an agent without a limit would get a single token in each turn.
     """
     request, prompts = prompted
     if request.max_prompt_tokens is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from millrace_runtime.api.request.anthropic.body import read_anthropic, read_anthropic_prompt
-from millrace_runtime.api.request.intent import Reading
+from millrace_runtime.api.request.generation_request import Reading
 from millrace_runtime.api.request.openai import read_chat, read_completion
 from millrace_runtime.api.request.responses.body import read_responses
 from millrace_runtime.api.request.tokenizing import read_detokenize, read_tokenize

@@ -6,10 +6,9 @@ import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import decode_body
-from millrace_runtime.api.request.effort import Effort, ReasoningWish, ThinkingSwitch
-from millrace_runtime.api.request.intent import PromptWish, Reading, build_request
+from millrace_runtime.api.request.generation_request import PromptWish, Reading, build_request
 from millrace_runtime.api.request.openai import read_conversation, read_tools
-from millrace_runtime.api.request.schema import (
+from millrace_runtime.api.request.openai_bodies import (
     ChatBody,
     Documents,
     GenerationBody,
@@ -19,7 +18,8 @@ from millrace_runtime.api.request.schema import (
     Tools,
     Variables,
 )
-from millrace_runtime.api.request.unsupported import refuse_unsupported
+from millrace_runtime.api.request.reasoning import Effort, ReasoningWish, ThinkingSwitch
+from millrace_runtime.api.request.unsupported_fields import refuse_unsupported
 from millrace_runtime.chat.jobs import EncodeTexts, TextJob
 
 

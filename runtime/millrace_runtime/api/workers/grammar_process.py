@@ -23,7 +23,7 @@ from millrace_runtime.protocol.messages import Grammar
 
 
 def open_proofs(model_path: Path) -> Callable[[str, str, str], Grammar]:
-    """Return what proves grammars. For a tokenizer that can't be used with them it refuses each."""
+    """Return the function that proves a grammar. If the tokenizer can't be used, it refuses every grammar."""
     tokenizer = Tokenizer.load(model_path)
     try:
         return partial(prove, Vocabulary(tokenizer, tokenizer.config.num_rows))

@@ -1,4 +1,4 @@
-"""The grammar worker as the HTTP process sees it. It starts with the first grammar, and again if it ends."""
+"""The grammar worker as the HTTP process sees it. A grammar starts it if none runs."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from millrace_runtime.api.errors import UnavailableError
-from millrace_runtime.child import spawn
+from millrace_runtime.child_process import spawn
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.messages import (
     PROOF_SECONDS,
@@ -30,7 +30,7 @@ _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZE
 
 
 class _Process:
-    """A living process, and the answers that are awaited from it."""
+    """A living process, and the awaited answers."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _Process:
         return cls(child.process, *await asyncio.open_connection(sock=child.sock))
 
     async def ask(self, source: GrammarSource) -> FromGrammarWorker:
-        """Return the answer for a grammar. A caller that leaves withdraws it. Raises UnavailableError."""
+        """Return the answer for a grammar. A cancelled caller withdraws it. Raises UnavailableError."""
         number = next(self._numbers)
         answer: asyncio.Future[FromGrammarWorker] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
@@ -71,12 +71,12 @@ class _Process:
             self._answers.pop(number, None)
 
     async def kill(self) -> None:
-        """End the process, and fail what is awaited."""
+        """End the process, and fail the awaited answers."""
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
 
     async def _listen(self) -> None:
-        """Give each answer to its caller until the process ends. End it, and fail the rest."""
+        """Give each answer to its caller until the process ends. Then end it, and fail the other callers."""
         decoder: FrameDecoder[FromGrammarWorker] = FrameDecoder(FromGrammarWorker)  # type: ignore[arg-type]
         try:
             with contextlib.suppress(OSError, FrameError):
@@ -116,7 +116,7 @@ class GrammarWorker:
         return answer.grammar
 
     async def close(self) -> None:
-        """End the process. What is awaited fails."""
+        """End the process. Awaited proofs fail."""
         if self._starting is not None:
             [started] = await asyncio.gather(self._starting, return_exceptions=True)
             if isinstance(started, _Process):

@@ -7,7 +7,7 @@ import os
 import sys
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import encode_request
+from millrace_runtime.api.request.generation_request import encode_request
 from millrace_runtime.api.request.readers import READERS
 from millrace_runtime.chat.errors import BodyRefusedError
 from millrace_runtime.chat.jobs import TextJob

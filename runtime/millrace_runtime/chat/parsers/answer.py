@@ -1,4 +1,4 @@
-"""What a model's answer is split into, piece by piece."""
+"""The parts that an answer is split into, piece by piece: reasoning, content and calls."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -37,7 +37,7 @@ Part = TextDelta | CallDelta
 
 
 class AnswerDelta(NamedTuple):
-    """What a piece of text adds to the answer."""
+    """The parts that a piece of text adds to the answer."""
 
     parts: tuple[Part, ...] = ()
     """In the order of the text. Neighbours are of different texts or calls."""
@@ -65,10 +65,10 @@ class AnswerParser(Protocol):
     """Splits one answer. The sum of its deltas does not depend on where the text is cut."""
 
     def feed(self, text: str) -> AnswerDelta:
-        """Return what is certain with the next piece of text."""
+        """Return the parts that are certain with the next piece of text."""
 
     def finish(self) -> AnswerDelta:
-        """Return what was held back, as the answer has ended."""
+        """Return the parts that were held back, as the answer has ended."""
 
 
 class PlainParser:
@@ -117,7 +117,7 @@ class DeltaBuilder:
             self.add_arguments(call.arguments)
 
     def take(self) -> AnswerDelta:
-        """Return what was added since the last time."""
+        """Return the parts that were added since the last time."""
         parts, self._parts = self._parts, []
         return AnswerDelta(tuple(_merge(parts)))
 

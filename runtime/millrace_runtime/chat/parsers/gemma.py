@@ -44,7 +44,7 @@ class GemmaParser(StateParser):
         self._open: list[str] = []
         """The closing brackets of the objects and lists that are open."""
         self._comma = ""
-        """What stands before the next item."""
+        """The comma before the next item, if it is not the first."""
 
     def _read_content(self) -> bool:
         content, marker = self._reader.take_before(self._opening)

@@ -5,9 +5,8 @@ Line breaks may stand between the parts. Values are text, so the tool's schema s
 
 import re
 
-from millrace_runtime.chat.parsers.parameter_types import Tools
+from millrace_runtime.chat.parsers.parameter_types import Tools, TypedArguments
 from millrace_runtime.chat.parsers.reader import MAX_NAME, SPACE, Markers, StateParser
-from millrace_runtime.chat.parsers.typed_arguments import TypedArguments
 
 _OPENING = Markers("<tool_call>")
 _IN_CALL = Markers("<arg_key>", "</tool_call>")

@@ -21,7 +21,7 @@ _KEYS_OF_CALLS = _ARGUMENTS | {"name", "type", "id"}
 
 
 class Outcome(Enum):
-    """What an object turned out to be."""
+    """The result of reading an object."""
 
     CALL = auto()
     NO_CALL = auto()
@@ -32,7 +32,7 @@ class JsonCall:
     """One object with `name` and `arguments` (or `parameters`), in any order.
 
     Models also write the arguments as a string with JSON in it, as OpenAI's interface has them, and `null`
-    for none. Both are calls: who reads them as content shows a user the markers of a call, and an agent ends.
+    for none. Both are calls: as content they would show a user the markers of a call, and end an agent.
     A string is read whole before it is passed on, as only its end says whether it is an object.
 
     The call begins once its name is known and its arguments have begun, or the object has ended. Until then
@@ -195,7 +195,7 @@ class JsonCall:
         return self._end()
 
     def _read_string(self, reader: TextReader) -> str | None:
-        """Return what stands between a string's quotes, once its end is there."""
+        """Return the text between a string's quotes, once its end is there."""
         self._string.append(reader.take(INSIDE_STRING))
         if reader.peek() != '"':
             return None
@@ -226,7 +226,7 @@ class JsonCall:
     def _end(self) -> bool:
         """End the object, whole or cut short: it is a call if it has a name.
 
-        Of arguments whose string is cut, what is there is passed on, as of those that are an object.
+        Arguments whose string is cut are passed on as far as they are there, like those that are an object.
         """
         if self._state == self._read_text:
             written = decode_cut_string("".join(self._string)) or ""

@@ -18,8 +18,8 @@ _CUT_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 class JsonValue:
     """Finds the end of an object, a list or a string.
 
-    It counts brackets and does not compare them: no nesting needs memory. What a model writes wrongly
-    inside its arguments, the client reads as it is.
+    It counts brackets and does not compare them: no nesting needs memory. A model's mistakes inside its
+    arguments reach the client as they are.
     """
 
     def __init__(self, depth: int = 0) -> None:
@@ -86,7 +86,7 @@ def is_object(text: str) -> bool:
 
 
 def decode_cut_string(text: str) -> str | None:
-    """Return a string of which the end is not there, without a cut escape, or half a pair of them."""
+    """Return a string whose end is missing, without the escape, or the half of a pair, that is cut off."""
     return decode_string(_CUT_PAIR.sub(r"\1", _CUT_ESCAPE.sub(r"\1", text)))
 
 

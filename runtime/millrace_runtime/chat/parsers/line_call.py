@@ -17,7 +17,7 @@ _BLANKS = re.compile(r"[^\S\n]*", re.ASCII)
 
 
 class Value(Protocol):
-    """Finds the end of what a call consists of."""
+    """Finds the end of a call's arguments."""
 
     is_ended: bool
     is_broken: bool

@@ -24,7 +24,7 @@ class CallMarkers(NamedTuple):
     call_end: str
     section_end: str
     head: re.Pattern[str]
-    """What stands between `call` and the arguments: it has the group `name`, and perhaps `id`."""
+    """The text between `call` and the arguments: it has the group `name`, and perhaps `id`."""
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
-"""Which JSON the text of a parameter becomes, by its tool's schema."""
+"""Which JSON a call's arguments become, by the tool's schema, where the model writes values as text."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
+
+from millrace_runtime.chat.parsers.answer import DeltaBuilder
 
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 """A request's tools: `{"type": "function", "function": {"name": …, "parameters": …}}` each."""
@@ -116,3 +118,53 @@ def _is_json(text: str) -> bool:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"JSON has no {name}")
+
+
+class TypedArguments:
+    """Writes one call's arguments. It passes on the text of strings as it comes, and other values whole."""
+
+    def __init__(self, tools: Tools, name: str, out: DeltaBuilder) -> None:
+        """Begin the call. `tools` are the request's."""
+        self._types = ParameterTypes(tools, name)
+        self._out = out
+        self._key = ""
+        self._value: list[str] | None = None
+        """The value's text up to here; None for one that is passed on as it comes."""
+        self._num_parameters = 0
+        out.begin_call(name)
+        out.add_arguments("{")
+
+    def begin_value(self, key: str) -> None:
+        """Begin the next parameter."""
+        self._key = key
+        self._value = [] if self._types.needs_whole(key) else None
+        if self._value is None:
+            self._out.add_arguments(f'{self._write_key()}"')
+
+    def add_value(self, text: str) -> None:
+        """Add to the parameter's value."""
+        if self._value is None:
+            self._out.add_arguments(_to_json(text)[1:-1])
+        else:
+            self._value.append(text)
+
+    def end_value(self) -> None:
+        """End the parameter."""
+        if self._value is None:
+            self._out.add_arguments('"')
+        else:
+            value = self._types.convert(self._key, "".join(self._value))
+            self._out.add_arguments(self._write_key() + value)
+
+    def end(self) -> None:
+        """End the call."""
+        self._out.add_arguments("}")
+
+    def _write_key(self) -> str:
+        comma = ", " if self._num_parameters else ""
+        self._num_parameters += 1
+        return f"{comma}{_to_json(self._key)}: "
+
+
+def _to_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

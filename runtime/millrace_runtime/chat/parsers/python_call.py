@@ -12,7 +12,7 @@ from millrace_runtime.chat.parsers.reader import SPACE, Markers, TextReader
 
 NAME = re.compile(r"[\w.-]*", re.ASCII)
 _KEY = re.compile(r"[^\s=:,()\[\]{}\"'<#\\]+")
-"""What a grammar may write as a key. Python has fewer, and properties are called `from`, too."""
+"""A key, as our grammars write it. Python allows fewer, but a property may be called `from`."""
 _BETWEEN = re.compile(r"\s*(?:[,;\n]\s*|\Z)", re.ASCII)
 _OUTSIDE = re.compile(r"[^\"'()\[\]{},#\\]*")
 _TRIPLE = Markers('"""', "'''")
@@ -21,7 +21,7 @@ _INSIDE = {
 } | {
     quote * 3: re.compile(rf"(?:{quote}{{0,2}}(?:[^{quote}\\]|\\.))*+", re.DOTALL) for quote in ('"', "'")
 }  # fmt: skip
-"""What stands in a string, up to its end. A quote counts once the letter behind it is there."""
+"""The inside of a string, up to its end. A quote counts once the letter behind it is there."""
 _MAX_DEPTH = 64
 _WORDS = {"true": True, "false": False, "null": None}
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -38,7 +38,7 @@ class BracketScanner:
         self._ends = ends
         self._depth = 0
         self._quote = ""
-        """What ends the string that is open."""
+        """The quote that ends the open string; empty outside of strings."""
         self.is_ended = False
         """Whether one of the ends stands next."""
         self.is_broken = False

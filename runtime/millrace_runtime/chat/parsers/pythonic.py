@@ -10,9 +10,9 @@ from millrace_runtime.chat.parsers.python_call import BracketScanner, read_calls
 from millrace_runtime.chat.parsers.reader import MAX_HELD, SPACE, Markers, StateParser
 
 PYTHONIC = ("<|python_start|>", "<|python_end|>")
-"""What may stand around lists of calls."""
+"""The markers that may stand around lists of calls."""
 MINICPM3 = ("<|tool_call_start|>", "<|tool_call_end|>")
-"""What stands around calls."""
+"""The markers around calls."""
 _TOOL_CODE = Markers("tool_code\n")
 _PYTHON = re.compile(r"```(?:python|tool_code)\b")
 

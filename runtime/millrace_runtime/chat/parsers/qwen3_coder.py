@@ -7,9 +7,8 @@ schema says which JSON they become. Qwen3-Coder has them in lines of their own, 
 import re
 from typing import NamedTuple
 
-from millrace_runtime.chat.parsers.parameter_types import Tools
+from millrace_runtime.chat.parsers.parameter_types import Tools, TypedArguments
 from millrace_runtime.chat.parsers.reader import MAX_NAME, SPACE, Markers, State, StateParser
-from millrace_runtime.chat.parsers.typed_arguments import TypedArguments
 
 _FUNCTION = Markers("<function=")
 _BEHIND_VALUE = Markers("</parameter>", "\n<parameter=", "\n</function>")

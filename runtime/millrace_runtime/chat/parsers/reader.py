@@ -14,7 +14,7 @@ MAX_HELD = 1 << 16
 
 
 class Markers:
-    """Strings of which the first one in a text is looked for. None is another's beginning."""
+    """Strings: a parser looks for the first of them in a text. None is the beginning of another."""
 
     def __init__(self, *markers: str) -> None:
         beginnings = {marker[:size] for marker in markers for size in range(1, len(marker))}
@@ -56,7 +56,7 @@ class Before(NamedTuple):
 
 
 class TextReader:
-    """What was fed and is not taken yet.
+    """The text that was fed and is not taken yet.
 
     A parser takes all but the beginning of a marker, so a piece costs work for its own length alone.
     """
@@ -162,14 +162,14 @@ class StateParser:
         """Text that is content unless a call follows."""
 
     def feed(self, text: str) -> AnswerDelta:
-        """Return what is certain with the next piece of text."""
+        """Return the parts that are certain with the next piece of text."""
         self._reader.feed(text)
         while self._state():
             pass
         return self._out.take()
 
     def finish(self) -> AnswerDelta:
-        """Return what was held back."""
+        """Return the parts that were held back."""
         self._reader.has_ended = True
         return self.feed("")
 

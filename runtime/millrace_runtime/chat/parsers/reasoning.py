@@ -55,7 +55,7 @@ class ReasoningParser(StateParser):
         """Newlines at the reasoning's end up to here, which the closing marker would take away."""
 
     def feed(self, text: str) -> AnswerDelta:
-        """Return what is certain with the next piece of text."""
+        """Return the parts that are certain with the next piece of text."""
         if self._state == self._pass_on and not self._reader.has_ended:
             return self._note_behind(self._behind.feed(text))
         before = super().feed(text)
@@ -68,7 +68,7 @@ class ReasoningParser(StateParser):
         return AnswerDelta((*parts, *behind.parts))
 
     def finish(self) -> AnswerDelta:
-        """Return what was held back."""
+        """Return the parts that were held back."""
         rest = super().finish()
         behind = self._note_behind(self._behind.finish())
         if self._find_calls is None or not self._is_thought_alone:
@@ -138,12 +138,12 @@ class TaggedAnswerParser(StateParser):
         """The newlines at the end of the text up to here, which the closing tag would take away, and it."""
 
     def feed(self, text: str) -> AnswerDelta:
-        """Return what is certain with the next piece of text."""
+        """Return the parts that are certain with the next piece of text."""
         content = super().feed(text).content
         return self._inside.feed(content) if content else AnswerDelta()
 
     def finish(self) -> AnswerDelta:
-        """Return what was held back."""
+        """Return the parts that were held back."""
         return join_deltas((super().finish(), self._inside.finish()))
 
     def _expect_opening(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from millrace_fit.kv_cache import Budget
 from millrace_kernels.native.cores import count_threads
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.host import usable_memory
+from millrace_runtime.execution.host import measure_usable_memory
 from millrace_runtime.execution.parallel.messages import (
     Allocate,
     Allocated,
@@ -91,7 +91,7 @@ def _ignore(_line: str) -> None:
 
 def _share_of_host(settings: ExecutionSettings, count: int) -> Budget:
     """Return each worker's share of the host's memory for KV caches."""
-    whole = usable_memory(settings.text_memory_bytes)
+    whole = measure_usable_memory(settings.text_memory_bytes)
     return Budget(whole.num_bytes // count, f"a {count}th of {whole.source}", whole.is_shared)
 
 

@@ -1,4 +1,4 @@
-"""Who guesses: the interface, and the lookup in a sequence's own tokens."""
+"""Makes guesses: the interface, and the lookup in a sequence's own tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 LONGEST, SHORTEST = 5, 2
 """The tokens of an ending that is looked up. Of copied code and prose with changes, 5 to 2 gave 2.30 tokens a
 step's time, 4 to 2 gave 2.24, 3 to 2 or 5 to 3 gave 2.1 to 2.2; of code and prose alone all gave 1.1."""
-
-
 MOST_PLACES = 1024
 """The latest places that are compared: a text of one token would have all of its places, at 30 ns each."""
 

@@ -8,12 +8,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from millrace_runtime.execution.speculation.history import History
-from millrace_runtime.execution.speculation.pace import Pace
+from millrace_runtime.execution.speculation.draft_length import Pace, TokenCost
 from millrace_runtime.execution.speculation.proposer import Ask, Proposer
-from millrace_runtime.execution.speculation.token_cost import TokenCost
 from millrace_runtime.protocol.step import Limits, Row, RowResult, StepPlan, StepResult
+
+
+class History:
+    """Every known token of one sequence: appended one by one, and read as one array."""
+
+    def __init__(self, tokens: bytes) -> None:
+        """`tokens` are packed (`protocol/encoding.py`)."""
+        self._memory = np.frombuffer(tokens, dtype=np.int32)  # no copy: most sequences may never be read
+        self._count = len(self._memory)
+        self._recent: list[int] = []
+
+    def append(self, tokens: list[int]) -> None:
+        """Append tokens."""
+        self._recent += tokens
+
+    def read(self) -> NDArray[np.int32]:
+        """Return all tokens, int32 [tokens], valid until the next `append`."""
+        end = self._count + len(self._recent)
+        if end > len(self._memory):
+            grown = np.empty(2 * end, dtype=np.int32)
+            grown[: self._count] = self._memory[: self._count]
+            self._memory = grown
+        if self._recent:
+            self._memory[self._count : end] = self._recent
+            self._count, self._recent = end, []
+        return self._memory[:end]
 
 
 @dataclass(slots=True)
@@ -87,5 +113,5 @@ class Speculation:
 
 
 def open_speculation(limits: Limits, proposer: Proposer) -> Speculation | None:
-    """Return what speculates for an executor; None if it verifies no drafts."""
+    """Return an executor's Speculation; None if the executor verifies no drafts."""
     return Speculation(limits, proposer) if limits.max_draft else None

@@ -3,12 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.registry import declare
+from millrace_fit.module_schemes import find_schemes
+from millrace_fit.quantization.rules import NOT_QUANTIZED, Quantization
 from millrace_fit.shard import Cut, whole
+from millrace_fit.tensors import find_fault
 from millrace_kernels.linear.format import Format
 from millrace_kernels.weights import Experts, Matrix, Packer, Part, SideBySide
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
@@ -51,7 +57,7 @@ class CheckpointWeights:
         return self.matrix({name: Rows(rows)}, whole(inputs))
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
-        """Read gate and product, and pack them as one matrix."""
+        """Read gate and up, and pack them as one matrix."""
         names = dict.fromkeys((gate, up), Rows(rows))
         form = self._find_form(names, whole(inputs))
         bias = self._bias(names) if has_bias else None
@@ -76,7 +82,7 @@ class CheckpointWeights:
     def gated_experts(
         self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int, *, has_bias: bool = False
     ) -> Experts:
-        """Read gate and product of each expert in turn, and pack all."""
+        """Read gate and up of each expert in turn, and pack all."""
         alike, outputs = dict.fromkeys((name for pair in names for name in pair), Rows(rows)), 2 * rows.size
         form = self._find_form(alike, whole(inputs))
         bias = self._bias(alike).view(-1, outputs) if has_bias else None
@@ -146,3 +152,17 @@ def _find_order(num_rows: int, order: Sequence[int]) -> Tensor:
     """Return the numbers of rows, each so many in a new order."""
     begins = torch.arange(0, num_rows, len(order))
     return (begins[:, None] + torch.tensor(order)).flatten()
+
+
+def check_tensors(path: Path, raw: Mapping[str, Any], reader: Reader) -> None:
+    """Raise BadCheckpointError or UnsupportedModelError for headers that don't fit config.json.
+
+    It reads no tensor. The operator makes the same check before it creates pods.
+    """
+    try:
+        declared = declare(raw).fit_to(reader.names)
+        if fault := find_fault(declared, reader.headers):
+            raise BadCheckpointError(f"{path}: {fault}")
+        find_schemes(declared)
+    except ArchitectureError as error:
+        raise UnsupportedModelError(f"{path}: {error}") from error

@@ -84,7 +84,7 @@ class _Place(NamedTuple):
 class Reader:
     """The tensors of a folder's safetensors files, mapped into memory and read on demand.
 
-    They have the names of the family in config.json beside them, whichever of its spellings the files have.
+    Their names are those of the family in config.json, whichever of its spellings the files have.
     """
 
     def __init__(self, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from millrace_fit.quantization.quantization import Quantization
+from millrace_fit.quantization.rules import Quantization
 from millrace_fit.quantization.scheme import WORD_NIBBLES, Kind, Packing, Scheme
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.format import GROUP, Format, Number
@@ -31,13 +31,13 @@ _GPTQ = (Packing.GPTQ, Packing.GPTQ_V2)
 _MIDDLES = (-1, 0)
 """A symmetric file's zero point less 8, as it is stored: GPTQModel writes 8 into the first version, too."""
 _LARGEST = 7
-"""Number of 4 bits less 8."""
+"""The largest number of 4 bits, less 8."""
 _ZEROS = ("bias", "weight_zero_point")
 """Endings of tensors that old writers wrote where the model has none: they were zeros."""
 
 
 class Form(NamedTuple):
-    """What matrices have in common that are packed as one."""
+    """The format and the order that matrices share if they are packed as one."""
 
     format: Format
     order: tuple[int, ...] | None

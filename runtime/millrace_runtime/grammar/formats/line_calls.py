@@ -18,7 +18,7 @@ class LineFormat(ABC):
     """One format."""
 
     tag: str
-    """What may stand before a call, in the midst of a text too."""
+    """The marker that may stand before a call, also within a text."""
     end: str = r"/[ \n]{1,4}/?"
     """The expression of what may stand behind the last one."""
 

@@ -23,17 +23,17 @@ class CallFormat(NamedTuple):
     """One format. Its texts may be markers."""
 
     opening: str
-    """What begins a call, or a section of several."""
+    """The marker that begins a call, or a section of several."""
     write_call: Callable[[LarkWriter, CallableTool], str]
     """Returns the expression of what stands behind the opening: a call of this tool."""
     between: str = ""
-    """What stands between two calls."""
+    """The text between two calls."""
     section: tuple[str, str] | None = None
-    """What stands before the first call and behind the last one; None where each has an opening."""
+    """The texts before the first call and behind the last one; None where each has an opening."""
     end: str = ""
     """The marker behind such a section's last text."""
     other_openings: tuple[str, ...] = ()
-    """What a parser takes for an opening, too. Free text has none of them, as a call could hide behind it."""
+    """More texts that a parser takes for an opening. Free text has none: a call could hide behind it."""
 
 
 def write_object(lark: LarkWriter, tool: CallableTool, arguments: str, before: str = "") -> str:

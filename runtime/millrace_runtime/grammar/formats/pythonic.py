@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from millrace_runtime.grammar.any_object import write_any_value
+from millrace_runtime.grammar.any_json import write_any_value
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.json_schema.places import ROOT, escape_key
 from millrace_runtime.grammar.lark import LarkWriter, write_regex, write_text
@@ -11,7 +11,7 @@ from millrace_runtime.grammar.parameters import CallableTool, write_members, wri
 
 _COMMA = "/, ?/"
 _KEY = r"[^\s=:,()\[\]{}\"'<#\\]+"
-"""What a parser takes for a key."""
+"""A key, as the parser reads it."""
 
 
 def match_begin(tool: CallableTool) -> str:
@@ -36,7 +36,7 @@ def write_call(lark: LarkWriter, tool: CallableTool) -> str:
 
 
 def write_rest(lark: LarkWriter, tool: CallableTool) -> str:
-    """Return the expression of the arguments, and what ends the call. Raises GrammarError."""
+    """Return the expression of the arguments and the end of the call. Raises GrammarError."""
     check_keys(tool)
     properties = tool.schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:

@@ -1,4 +1,4 @@
-"""Finds where many objects may open in an answer: the parser has all that may follow in one row. Pure."""
+"""Finds the places of an answer where many values may open: the parser has all of them in one row. Pure."""
 
 import json
 from collections import Counter, defaultdict, deque
@@ -12,11 +12,11 @@ from millrace_runtime.grammar.json_schema.places import ROOT, follow, walk
 VALUE = "\0"
 """In a beginning: any value that fits there."""
 _CROWD = 200
-"""From this weight on a place is worth a trial: 50 properties, 25 arrays or 100 other alternatives. What is
-lighter passes: with 152,000 tokens a mask has 32 items for each one in the row, and may have 120,000."""
+"""From this weight on a place is worth a trial: 50 properties, 25 arrays or 100 other alternatives. Lighter
+places pass: with 152,000 tokens a mask has 32 items for each one in the row, and may have 120,000."""
 _PROPERTY, _REPEATED, _OTHER = 4, 8, 2
-"""Weights: of a property that may be left out, as many items in the row; of what has any number of parts of
-one kind, with which alternatives are open together; of other alternatives."""
+"""Weights. A property that may be left out has so many items in the row. An object or array of any number of
+parts weighs more, because alternatives stay open together behind each part. Others weigh least."""
 _MAX_STEPS = 100_000
 """Of looking at a schema, for one document: some 100 ms."""
 _MAX_DEPTH = 3
@@ -32,13 +32,13 @@ _OTHER_PARTS = {
     "patternProperties": ("{", _ANY_NAME),
     "prefixItems": ("[", ""),
 }
-"""Where schemas of values stand that have no name, and a text that opens them."""
+"""Keywords with the schemas of values that have no name, each with a text that opens such a value."""
 _CLOSING = {"{": "}", "[": "]"}
 _REPEATING = ("additionalProperties", "items", "patternProperties")
 _OF_PARTS = frozenset(
     {*_OTHER_PARTS, "maxItems", "maxProperties", "minItems", "minProperties", "properties", "required"}
 )
-"""What the schema of an object or an array has, but for one of any."""
+"""The schema of an object or an array has one of these keywords, unless any object or array fits it."""
 
 
 class Crowd(NamedTuple):
@@ -144,7 +144,7 @@ class _Search:
             raise GrammarError("it has too many alternatives in alternatives: make it smaller")
 
     def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return what a schema refers to, if it does."""
+        """Return the target of a schema that is a reference alone, or else the schema."""
         target = follow(self._root, schema)
         return target if len(schema) == 1 and isinstance(target, dict) else schema
 
@@ -166,7 +166,7 @@ class _Search:
                     yield _Opening(*opening, part)
 
     def _write_value(self, schema: Any) -> str:
-        """Return the only value of a schema, or that there are others."""
+        """Return the only value of a schema as JSON; VALUE if there are others."""
         values = list_listed(self._resolve(schema)) if isinstance(schema, dict) else []
         return _quote(values[0]) if len(values) == 1 else VALUE
 

@@ -1,4 +1,4 @@
-"""Writes parts of a document that is rewritten as a document of their own. Pure."""
+"""Writes some parts of a rewritten schema as a schema of their own. Pure."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from millrace_runtime.grammar.json_schema.places import ROOT, follow
 
 _DEFINITIONS = "$defs"
 _LEFT_OUT = frozenset({"$anchor", "$defs", "$id", "$ref", "$schema", "definitions", "id", OPTIONS})
-"""Names, what only references use, and what belongs at the top."""
+"""Keywords of names, of definitions, and of the top of a document."""
 _BY_NAME = ("patternProperties", "properties")
 _VALUES = ("const", "enum")
 
@@ -17,7 +17,7 @@ def write_excerpt(root: dict[str, Any], parts: Sequence[Sequence[dict[str, Any]]
     """Return the schema of an object: under each number an array of values of the schemas in that part.
 
     An array may also be empty, so it can be written where no value fits. Each part stands in it once, so the
-    time grows with the document alone. What is referred to by name is any value.
+    time grows with the document alone. A reference by name allows any value.
     """
     excerpt = _Excerpt(root, {id(schema) for schemas in parts for schema in schemas})
     options = [[excerpt.refer_to(schema) for schema in schemas] for schemas in parts]
@@ -44,7 +44,7 @@ class _Excerpt:
         return {"$ref": f"{ROOT}/{_DEFINITIONS}/{_name(schema)}"}
 
     def write_definitions(self) -> dict[str, Any]:
-        """Return all that is referred to."""
+        """Return the definitions that references mean."""
         definitions: dict[str, Any] = {}
         for schema in self._waiting:  # it grows meanwhile
             if (name := _name(schema)) not in definitions:

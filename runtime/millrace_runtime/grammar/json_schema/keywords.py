@@ -1,7 +1,7 @@
-"""Changes a client's JSON schema into one that llguidance takes, or says which keyword it can't write. Pure.
+"""Changes a client's JSON schema into one that llguidance takes, or refuses it. Pure.
 
-What changes no answer is dropped. What a grammar can say otherwise is rewritten: each answer still fits the
-client's schema. The rest is refused with the place of its keyword.
+Keywords that change no answer are dropped. Keywords that a grammar can express in another way are rewritten:
+each answer still fits the client's schema. The others are refused, each with its place in the schema.
 """
 
 import json
@@ -27,7 +27,7 @@ from millrace_runtime.grammar.json_schema.patterns import (
 from millrace_runtime.grammar.json_schema.places import ROOT, Place, follow, iterate_all, quote_path, walk
 
 ADDED = "$comment"
-"""In a schema that stands for a keyword: its name."""
+"""In a schema that replaces a keyword: the keyword's name."""
 _ADDING = ("pattern", "propertyNames")
 OPTIONS = "x-guidance"
 """llguidance's own, at the top."""
@@ -36,19 +36,19 @@ _WRITTEN = frozenset(
     "exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems minLength minProperties "
     "minimum multipleOf oneOf pattern patternProperties prefixItems properties required type".split(" ")
 )
-"""That llguidance writes."""
+"""Keywords that llguidance writes."""
 _NAMES = frozenset({"$anchor", "$id", "id"})
-"""That references may mean."""
+"""Keywords with names that references may mean."""
 _KEPT = _WRITTEN | _NAMES | {"$defs", "$schema", "definitions"}
 _FORMATS = frozenset(
     "date date-time duration email hostname ipv4 ipv6 time uri uuid".split(" ")  # noqa: SIM905
 )
-"""That llguidance writes. To JSON schema a format is an annotation."""
+"""Formats that llguidance writes. To JSON schema a format is an annotation."""
 _UNKNOWN = ("$dynamicRef", "$recursiveRef", "dependencies", "dependentRequired", "dependentSchemas")
 _APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _MAX_REFERENCES = 8
 _OTHER_TYPES = ("boolean", "integer", "null", "number", "object", "string")
-"""Whose values are no arrays."""
+"""Types other than arrays."""
 _OF_ARRAYS = ("items", "minItems", "maxItems")
 _MAX_ARRAYS = 65
 """Arrays without a repeated item that are written one by one: those of four values compile in 7 ms."""
@@ -75,7 +75,8 @@ Compile = Callable[[dict[str, Any]], str | None]
 def rewrite_schema(schema: dict[str, Any], find_why: Compile, *, is_strict: bool = False) -> dict[str, Any]:
     """Change a schema into one for llguidance, in place, and return it. Raises GrammarError.
 
-    `is_strict`: what can't be kept is refused, also where the client would rather have an answer.
+    With `is_strict` it refuses each keyword that it can't keep. Otherwise it drops `uniqueItems`, and beside
+    a format a pattern with look-around.
     """
     _Rewriting(schema, find_why, is_strict=is_strict).run()
     return schema
@@ -186,7 +187,7 @@ class _Rewriting:
             _add(place, "propertyNames", "object", {"additionalProperties": False, **rule})
 
     def _write_names(self, names: Any) -> dict[str, Any] | None:
-        """Return which properties an object may have; nothing: any; None: it can't be said."""
+        """Return the keywords that allow only these names; {}: any name; None: no grammar has them."""
         if names is False:
             return {"properties": {}}
         known = self._resolve(names)
@@ -239,7 +240,7 @@ class _Rewriting:
         return schema if isinstance(schema, dict) else {}
 
     def _drop_annotations(self, place: Place) -> None:
-        """Drop what binds nothing. Beside a `$ref` llguidance would take it for more of the schema."""
+        """Drop keywords that bind nothing. Beside a `$ref` llguidance would take them for more schema."""
         for keyword in [*place.schema]:
             is_used = place.path == ROOT and (keyword == OPTIONS or keyword in self._heads)
             is_added = keyword == ADDED and place.schema[ADDED] in _ADDING

@@ -5,16 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 _ONLY = re.compile(r"\^?(\[(?:\\.|[^\\\]])+\]|\\[dswDSW])([*+])\$")
-"""What `(?!…)` excludes if it excludes texts of some letters alone: the class, and whether any number."""
-
-
+"""The inside of a `(?!…)` that excludes the texts of some letters: their class, and `*` or `+`."""
 _LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 _ZODS = {
     "duration": r"^P(?:(\d+W)|(?!.*W)",
     "email": r"^(?!\.)(?!.*\.\.)",
     "hostname": r"^(?=.{1,253}\.?$)",
 }
-"""How zod's patterns begin that look around, by the format beside them."""
+"""The beginnings of zod's patterns with look-around, by the format beside them."""
 _DATE, _TIME = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 _ZONE = r"(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
 _NAME_FORMATS = {
@@ -23,7 +21,7 @@ _NAME_FORMATS = {
     "time": f"{_TIME}{_ZONE}",
     "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-"""Formats of keys that are known: pydantic writes dates and UUIDs so."""
+"""Patterns of the formats that keys may have: pydantic publishes dates and UUIDs as keys."""
 
 
 class _Letter(NamedTuple):

@@ -27,7 +27,7 @@ class Place(NamedTuple):
     """Its JSON pointer."""
 
     def point_to(self, *keys: str | int) -> str:
-        """Return the pointer of what stands in it at these keys."""
+        """Return the pointer to the value at these keys in it."""
         return "/".join([self.path, *(escape_key(str(key)) for key in keys)])
 
 
@@ -70,7 +70,7 @@ def walk(root: dict[str, Any]) -> Iterator[Place]:
 
 
 def follow(root: Any, schema: Mapping[str, Any]) -> Any:
-    """Return what a schema refers to; None: nothing that is found by a pointer."""
+    """Return the value that a schema's `$ref` points to; None if it points to none, or is no pointer."""
     reference = schema.get("$ref")
     if not isinstance(reference, str) or reference.partition("/")[0] != ROOT:
         return None

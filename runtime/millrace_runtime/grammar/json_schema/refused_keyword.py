@@ -14,7 +14,7 @@ _LAST = frozenset({"items", "prefixItems", "properties", "required", "type"})
 
 
 class Fault(NamedTuple):
-    """What is wrong with a schema."""
+    """A schema's fault."""
 
     path: str
     """The pointer of the keyword."""

@@ -50,7 +50,7 @@ def test_is_not_fitted_from_few_samples() -> None:
 
 
 def test_knows_how_little_it_knows_of_steps_unlike_those_it_saw() -> None:
-    """Idle steps tell nothing of large batches; each sample of the kind makes it surer."""
+    """Idle steps hold no information about large batches; each sample of a large one lowers the error."""
     rng, model = random.Random(4), LatencyModel()
     for _ in range(50):
         model = model.learn(idle(rng))
@@ -71,7 +71,7 @@ def test_a_model_is_whole_again_from_what_it_learned(count: int) -> None:
     assert LatencyModel.restore(model.gram, model.moment, model.num_samples, model.relative_error) == model
 
 
-def test_a_model_that_is_distrusted_predicts_the_same_until_it_is_told_otherwise() -> None:
+def test_a_model_that_is_distrusted_predicts_the_same_until_it_learns_other_steps() -> None:
     rng, model = random.Random(1), fit(200, noise=0.02).distrust()
     assert model.predict(8, 4000) == pytest.approx(ALPHA + BETA * 8 + GAMMA * 4000, rel=0.1)
     for _ in range(30):
@@ -82,7 +82,7 @@ def test_a_model_that_is_distrusted_predicts_the_same_until_it_is_told_otherwise
 
 @pytest.mark.parametrize("times", [0.4, 2.0, 3.0])
 def test_other_replicas_are_known_after_a_few_windows_of_theirs(times: float) -> None:
-    """It took 40 windows to come within 17 % of steps twice as slow: those of before weighed more."""
+    """Once the fit took 40 windows to come within 17 % of steps twice as slow: earlier ones weighed more."""
     rng, model = random.Random(1), fit(200, noise=0.02)
     for _ in range(2):  # a rollout, and another one before the first has taught anything
         model = model.distrust()
@@ -237,7 +237,7 @@ def test_steps_that_were_tried_can_be_planned_with_and_are_doubted() -> None:
         (*TRIALS[:2], TrialStep(math.inf, 16, 16_800)),
     ],
 )
-def test_trials_of_too_few_kinds_tell_nothing(trials: tuple[TrialStep, ...]) -> None:
+def test_trials_of_too_few_kinds_are_no_model(trials: tuple[TrialStep, ...]) -> None:
     assert LatencyModel.begin(trials) == LatencyModel()
 
 

@@ -1,4 +1,4 @@
-"""What a replica carries of a load whose prompts are cached, or whose answers are guessed."""
+"""The load that a replica carries if prompts are cached, or answers are guessed."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -11,9 +11,9 @@ from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.decision import Decision
 from millrace_operator.autoscaler.decide.memory import KEPT_SECONDS, Memory, TooFew
+from millrace_operator.autoscaler.decide.memory_update import GRACE_SECONDS
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.decide.prior import note_present, parse_prior, read_prior, render_prior
-from millrace_operator.autoscaler.decide.remember import GRACE_SECONDS
 from millrace_operator.autoscaler.decide.situation import DOUBT_SECONDS
 from millrace_operator.autoscaler.signals.observation import (
     Bracket,

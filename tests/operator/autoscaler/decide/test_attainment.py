@@ -1,4 +1,4 @@
-"""What is told of counts that are not there must come true, or not be told."""
+"""Predictions for counts that are not there are right, or nobody sees them."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.attainment import (
     LARGEST_ERROR,
     Calibration,
-    Record,
+    ErrorRecord,
     find_attainment,
     predict,
 )
@@ -18,8 +18,8 @@ from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Bracket, Latency
 from millrace_operator.autoscaler.simulate import workloads
 from millrace_operator.autoscaler.simulate.workloads import Workload
+from tests.operator.autoscaler.predictions import Predicting, compare
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
-from tests.operator.autoscaler.telling import Telling, compare
 
 pytestmark = READS_AUTOSCALER
 
@@ -74,7 +74,7 @@ def test_it_is_known_only_after_ten_minutes_and_300_requests() -> None:
     assert error(many) == pytest.approx(0.01)
 
 
-def test_predictions_that_are_off_are_not_told_until_they_have_been_true_again_for_long() -> None:
+def test_wrong_predictions_are_not_shown_until_they_have_been_right_for_long() -> None:
     calibration = Calibration()
     for _ in range(30):
         calibration = judge(calibration, 0.99, 0.90, 100)
@@ -95,7 +95,7 @@ def test_what_was_compared_more_than_an_hour_ago_is_known_no_more() -> None:
 
 
 def test_each_objective_has_a_record_of_its_own() -> None:
-    """Another one, or the same with another target, is not vouched for by those that were compared."""
+    """The comparison proves nothing about another objective, or the same with another target."""
     calibration, looser = Calibration(), replace(TTFT, target_seconds=2.0)
     for _ in range(30):
         calibration = judge(calibration, 0.97, 0.96, 100)
@@ -129,14 +129,14 @@ def test_inside_of_a_bucket_nothing_is_off() -> None:
 
 def test_a_window_without_requests_says_nothing() -> None:
     judged = Calibration().judge(0.0, {TTFT: 0.9}, (seen(TTFT, 1.0, 0.0),), WINDOW)
-    assert judged.records == {TTFT: Record()}
+    assert judged.records == {TTFT: ErrorRecord()}
 
 
 SMALL, LARGE = workloads.small_day(), workloads.large_day()
 CASES = [*((SMALL, count) for count in (5, 6, 8, None)), *((LARGE, count) for count in (4, 6, None))]
 """With fixed counts, of which some are too few, and as we scale it."""
 SILENT = (LARGE, 4)
-"""There predictions are off, so nothing is told."""
+"""There predictions are wrong, so nobody sees them."""
 HOUR = 3600.0
 LENGTHS = [
     *((*case, HOUR) for case in ((SMALL, 5), (SMALL, None), SILENT, (LARGE, None))),
@@ -145,15 +145,15 @@ LENGTHS = [
 
 
 @pytest.mark.parametrize(("workload", "count", "seconds"), LENGTHS)
-def test_what_is_told_comes_true_within_two_points(
+def test_predictions_are_right_within_two_points(
     workload: Workload, count: int | None, seconds: float
 ) -> None:
     bounds = (workload.min_replicas, workload.max_replicas) if count is None else (count, count)
-    scaler = Telling(Policy(*bounds, workload.objectives))
+    scaler = Predicting(Policy(*bounds, workload.objectives))
     setting = replace(workload.setting(7), initial_replicas=count or workload.initial_replicas)
     run = replace(workload, seconds=seconds).play(setting, scaler)
     if (workload, count) == SILENT:
-        assert not scaler.told
+        assert not scaler.predicted
         return
     found = compare(scaler, run, workload.objectives)
-    assert found.told == pytest.approx(found.came, abs=0.02)
+    assert found.predicted == pytest.approx(found.measured, abs=0.02)

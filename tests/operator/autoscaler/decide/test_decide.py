@@ -9,7 +9,7 @@ import pytest
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.decision import Decision, Reason
-from millrace_operator.autoscaler.decide.explain import explain
+from millrace_operator.autoscaler.decide.evidence import render_decision
 from millrace_operator.autoscaler.decide.forecast import ForecastError, Outlook
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy, PolicyError
@@ -146,8 +146,8 @@ def test_a_replicas_own_limits_bound_its_batch() -> None:
         assert rate_of(decide(policy, seen(1, 8.0), memory, 2.0)[0]) == planned[-1]
     endless, slots, cache, both = planned
     assert cache < slots == both < endless
-    told = replace(policy, max_sequences=8)
-    assert rate_of(decide(told, seen(1, 8.0, max_sequences=8.0), remembered(), 0.0)[0]) == slots
+    capped = replace(policy, max_sequences=8)
+    assert rate_of(decide(capped, seen(1, 8.0, max_sequences=8.0), remembered(), 0.0)[0]) == slots
 
 
 def test_before_the_model_is_fitted_kv_pressure_asks_for_replicas() -> None:
@@ -580,13 +580,13 @@ def test_an_objective_out_of_reach_is_reported_and_not_scaled_on() -> None:
 
 
 def test_a_message_counts_replicas_and_says_why_there_is_no_model() -> None:
-    said = decide(POLICY, seen(1, 1.0), Memory(), 0.0)[0].message
-    assert said.startswith("Learning: 1 replica; learning asks for 1; ")
-    assert "the latency model is not fitted yet (0.0 of 2 windows of steps)" in said
+    message = decide(POLICY, seen(1, 1.0), Memory(), 0.0)[0].message
+    assert message.startswith("Learning: 1 replica; learning asks for 1; ")
+    assert "the latency model is not fitted yet (0.0 of 2 windows of steps)" in message
     assert decide(POLICY, seen(2, 1.0), Memory(), 0.0)[0].message.startswith("Learning: 2 replicas;")
     poor = LatencyModel(num_samples=93.0, relative_error=0.52, coefficients=(0.02, 0.002, 2e-6))
-    said = decide(POLICY, seen(1, 1.0), Memory(model=poor), 0.0)[0].message
-    assert "the latency model does not fit: it is 52 % off, and a plan accepts 35 %" in said
+    message = decide(POLICY, seen(1, 1.0), Memory(model=poor), 0.0)[0].message
+    assert "the latency model does not fit: it is 52 % off, and a plan accepts 35 %" in message
     grown = decide(POLICY, seen(1, 8.0), remembered(), 0.0)[0].message
     assert grown.startswith("ScalingUp: 1 -> 3 replicas; ")
     shrunk = decide(POLICY, seen(2, 0.1), remembered(), 0.0)[0].message
@@ -635,15 +635,15 @@ def test_a_pod_that_is_ready_anew_is_no_cold_start_however_many_there_are() -> N
 def test_the_explanation_is_json_and_holds_the_figures() -> None:
     signals = seen(1, 8.0, latencies=(Latency(TTFT, 0.4, 100),))
     decision, memory = decide(POLICY, signals, remembered(), 0.0)
-    told = json.loads(json.dumps(explain(decision, signals, memory)))
-    assert told["desired"] == 3
-    assert told["model"]["alphaSeconds"] == 0.02
-    assert told["estimate"]["capacity"]["limit"]
-    assert told["signals"]["arrivalsPerSecond"] == 8.0
+    shown = json.loads(json.dumps(render_decision(decision, signals, memory)))
+    assert shown["desired"] == 3
+    assert shown["model"]["alphaSeconds"] == 0.02
+    assert shown["estimate"]["capacity"]["limit"]
+    assert shown["signals"]["arrivalsPerSecond"] == 8.0
 
 
 @pytest.mark.parametrize(
-    ("write", "said"),
+    ("write", "message"),
     [
         (lambda: Policy(0, 1), "min_replicas"),
         (lambda: Policy(3, 2), "write 3"),
@@ -651,8 +651,8 @@ def test_the_explanation_is_json_and_holds_the_figures() -> None:
         (lambda: Objective("TimeToFirstToken", 95, 0), "more than 0"),
     ],
 )
-def test_a_policy_that_cannot_be_kept_is_refused(write: object, said: str) -> None:
-    with pytest.raises(PolicyError, match=said):
+def test_a_policy_that_cannot_be_kept_is_refused(write: object, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
         write()  # type: ignore[operator]
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from millrace_operator.api.scaling_types import Evidence
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
-from millrace_operator.autoscaler.decide.attainment import Calibration, Record
+from millrace_operator.autoscaler.decide.attainment import Calibration, ErrorRecord
 from millrace_operator.autoscaler.decide.decide import decide
-from millrace_operator.autoscaler.decide.evidence import gather_evidence
-from millrace_operator.autoscaler.decide.explain import explain
+from millrace_operator.autoscaler.decide.evidence import gather_evidence, render_decision
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Fleet, Latency, Signals
@@ -80,25 +79,27 @@ def test_it_has_each_figure_that_is_known() -> None:
 
 def compared(bias: float, *objectives: Objective) -> Calibration:
     """So far off, as far as was seen until now."""
-    return Calibration({one: Record(bias, 1000.0, 3600.0, 0.0) for one in objectives or (TTFT, TPOT)}, 0.0)
+    return Calibration(
+        {one: ErrorRecord(bias, 1000.0, 3600.0, 0.0) for one in objectives or (TTFT, TPOT)}, 0.0
+    )
 
 
-def test_the_part_in_time_is_told_for_the_neighbours_of_a_count_while_it_is_known_to_be_true() -> None:
+def test_the_part_in_time_is_shown_for_the_neighbours_of_a_count_while_it_is_known_to_be_right() -> None:
     assert "attainment" not in gather(SEEN)
-    told = gather(SEEN, calibration=compared(0.01))["attainment"]
-    assert isinstance(told, dict)
-    assert told["error"] == "0.01"
-    assert (told["metric"], told["percentile"]) == ("TimeToFirstToken", 95)
-    assert [one["replicas"] for one in told["counts"]] == [1, 2, 4, 5, 6]
-    shares = [float(one["inTime"]) for one in told["counts"]]
+    attainment = gather(SEEN, calibration=compared(0.01))["attainment"]
+    assert isinstance(attainment, dict)
+    assert attainment["error"] == "0.01"
+    assert (attainment["metric"], attainment["percentile"]) == ("TimeToFirstToken", 95)
+    assert [one["replicas"] for one in attainment["counts"]] == [1, 2, 4, 5, 6]
+    shares = [float(one["inTime"]) for one in attainment["counts"]]
     assert shares == sorted(shares)
     assert shares[0] == 0.0
     assert 0.9 < shares[-1] <= 0.999
-    assert "seconds" not in told["counts"][0]
-    seconds = [float(one["seconds"]) for one in told["counts"] if "seconds" in one]
+    assert "seconds" not in attainment["counts"][0]
+    seconds = [float(one["seconds"]) for one in attainment["counts"] if "seconds" in one]
     assert seconds == sorted(seconds, reverse=True)
     assert len(seconds) >= 3
-    for one in told["counts"]:
+    for one in attainment["counts"]:
         is_kept = float(one["inTime"]) >= 0.95
         assert is_kept == (float(one.get("seconds", "inf")) <= TTFT.target_seconds)
     assert gather(SEEN, calibration=compared(-0.03))["attainment"] == {"error": "0.03"}
@@ -106,18 +107,18 @@ def test_the_part_in_time_is_told_for_the_neighbours_of_a_count_while_it_is_know
     assert "attainment" not in gather(SEEN, policy=replace(POLICY, objectives=()), calibration=compared(0.0))
 
 
-def test_what_is_told_is_of_the_objective_that_is_nearest_to_being_missed_and_can_be_met() -> None:
+def test_predictions_are_of_the_objective_that_is_nearest_to_being_missed_and_can_be_met() -> None:
     strict = replace(POLICY, objectives=(TTFT, replace(TPOT, percentile=99)))
-    told = gather(SEEN, policy=strict, calibration=compared(0.0, *strict.objectives))["attainment"]
-    assert isinstance(told, dict)
+    attainment = gather(SEEN, policy=strict, calibration=compared(0.0, *strict.objectives))["attainment"]
+    assert isinstance(attainment, dict)
     hopeless = replace(POLICY, objectives=(TTFT, replace(TPOT, target_seconds=0.001)))
-    told = gather(SEEN, policy=hopeless, calibration=compared(0.0, TTFT))["attainment"]
-    assert isinstance(told, dict)
-    assert told["metric"] == "TimeToFirstToken"
-    assert float(told["counts"][-1]["inTime"]) > 0.9
+    attainment = gather(SEEN, policy=hopeless, calibration=compared(0.0, TTFT))["attainment"]
+    assert isinstance(attainment, dict)
+    assert attainment["metric"] == "TimeToFirstToken"
+    assert float(attainment["counts"][-1]["inTime"]) > 0.9
 
 
-def test_a_corrected_model_is_corrected_in_what_it_tells_too() -> None:
+def test_a_corrected_model_is_corrected_in_its_predictions_too() -> None:
     plain = gather(SEEN, calibration=compared(0.0))["attainment"]
     slower = gather(SEEN, calibration=compared(0.0), correction=1.5)["attainment"]
     assert isinstance(plain, dict)
@@ -137,7 +138,7 @@ def test_what_is_unknown_is_absent_and_never_zero() -> None:
     assert found["rejected"] == [{"signal": "every signal", "reason": "Prometheus did not answer within 2 s"}]
 
 
-def test_a_percentile_of_too_few_requests_is_not_told() -> None:
+def test_a_percentile_of_too_few_requests_is_not_shown() -> None:
     found = gather(replace(SEEN, latencies=(Latency(TTFT, 3.4, 5),)))
     assert found["objectives"][0]["state"] == "Unknown"  # type: ignore[index]
     assert "measuredSeconds" not in found["objectives"][0]  # type: ignore[index]
@@ -176,5 +177,5 @@ def test_it_says_why_more_is_planned_for_and_what_keeps_the_count_up() -> None:
 
 def test_what_is_shown_to_the_pod_has_the_forecast_by_name() -> None:
     decision, memory = decide(POLICY, SEEN, Memory(model=FITTED), 0.0)
-    shown = explain(decision, SEEN, memory)["estimate"]
+    shown = render_decision(decision, SEEN, memory)["estimate"]
     assert shown["forecast"] == shown["demand"]["expected"] + shown["demand"]["margin"] > shown["rate"] > 0

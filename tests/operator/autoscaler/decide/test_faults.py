@@ -62,7 +62,7 @@ class Day:
         ]
 
     def missed(self, begin: float, end: float) -> float:
-        """Return the share of those who came then, were answered and missed an objective."""
+        """Return the share of the requests of that time that were answered and missed an objective."""
         came = [answer for answer in self.run.answers if begin <= answer.request.at < end]
         return sum(not all(is_within(answer, one) for one in OBJECTIVES) for answer in came) / len(came)
 
@@ -142,7 +142,7 @@ def test_three_crashes_at_the_peak_are_made_up_for(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_three_containers_that_restart_are_not_taken_for_less_load(seed: int) -> None:
-    """Their counters begin at zero, and nothing else tells the load: all comes past the gateway."""
+    """Their counters begin at zero, and nothing else shows the load: all requests bypass the gateway."""
     setting = scrape(is_unreachable=lambda target, _: target == GATEWAY)
     day = live(replace(setting, restarts_at=(FAULT, FAULT + 2, FAULT + 4)), seed, FAULT + 500)
     assert day.falls(FAULT, FAULT + HARDWARE.restart_seconds + 60) == []  # the rates look back a minute

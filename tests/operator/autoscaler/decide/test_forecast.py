@@ -1,4 +1,4 @@
-"""Whole sequences of loads, and what is planned for."""
+"""Whole sequences of loads, and the planned load."""
 
 import random
 from bisect import bisect_right
@@ -26,7 +26,7 @@ def look(
     )
 
 
-def told(outlook: Outlook) -> Forecast:
+def read_forecast(outlook: Outlook) -> Forecast:
     assert outlook.forecast is not None
     return outlook.forecast
 
@@ -61,7 +61,7 @@ def jump(outlook: Outlook, now: float, hours: float) -> tuple[Outlook, float]:
 
 @pytest.mark.parametrize("per_second", [1 / 60, 0.05, 0.2])
 def test_a_night_of_few_requests_forgets_nothing_of_the_day(per_second: float) -> None:
-    """Those of a probe, say."""
+    """Such as those of a probe."""
     day, now = jump(Outlook(), 0.0, hours=3.0)
     rng, arrivals, at = random.Random(1), list[float](), now
     while at < now + 8 * 3600:
@@ -134,17 +134,23 @@ def test_nothing_seen_is_nothing_known() -> None:
 
 def test_one_known_window_is_enough() -> None:
     assert (
-        told(Outlook().see(0.0, Arrivals(None, 4.0), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)).load == 4.0
+        read_forecast(
+            Outlook().see(0.0, Arrivals(None, 4.0), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)
+        ).load
+        == 4.0
     )
     assert (
-        told(Outlook().see(0.0, Arrivals(4.0, None), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)).load == 4.0
+        read_forecast(
+            Outlook().see(0.0, Arrivals(4.0, None), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)
+        ).load
+        == 4.0
     )
 
 
 @pytest.mark.parametrize("rate", [0.5, 5.0, 50.0])
 def test_a_steady_load_is_planned_with_what_chance_may_add(rate: float) -> None:
     outlooks = list(watch(draw_arrivals(lambda _: rate, 1, 3, 3000.0), 3000.0))
-    planned = [told(outlook).demand.planned for outlook in outlooks[-500:]]
+    planned = [read_forecast(outlook).demand.planned for outlook in outlooks[-500:]]
     assert rate < sum(planned) / len(planned) < rate + 1.2 * rate**0.5
     assert max(planned) < 1.6 * sum(planned) / len(planned)
 
@@ -152,8 +158,8 @@ def test_a_steady_load_is_planned_with_what_chance_may_add(rate: float) -> None:
 def test_a_jump_beyond_chance_counts_at_once() -> None:
     outlooks = list(watch(draw_arrivals(lambda at: 4.0 if at < 1000 else 12.0, 1, 5, 1100.0), 1080.0))
     before, after = outlooks[469], outlooks[484]  # at 998 and 1028 s
-    assert told(before).demand.planned < 8.0
-    assert told(after).demand.planned > 10.0
+    assert read_forecast(before).demand.planned < 8.0
+    assert read_forecast(after).demand.planned > 10.0
 
 
 def test_a_burst_of_a_service_whose_requests_come_in_bursts_changes_little() -> None:
@@ -161,22 +167,22 @@ def test_a_burst_of_a_service_whose_requests_come_in_bursts_changes_little() -> 
     ratios = []
     for seed in range(1, 6):
         outlooks = list(watch(draw_arrivals(lambda _: 0.5, 16, seed, 7000.0), 7000.0, stay=120.0))
-        planned = [told(outlook).demand.planned for outlook in outlooks[-1500:]]
-        ratios.append(max(planned) / max(told(outlook).load for outlook in outlooks[-1500:]))
+        planned = [read_forecast(outlook).demand.planned for outlook in outlooks[-1500:]]
+        ratios.append(max(planned) / max(read_forecast(outlook).load for outlook in outlooks[-1500:]))
         assert outlooks[-1].dispersion > 5
         assert sum(planned) / len(planned) < 1.3
     assert sum(ratios) / len(ratios) < 1.8
 
 
 def test_what_is_there_stays_for_as_long_as_requests_do() -> None:
-    """Arrivals end; replicas are needed until what has come is served."""
+    """Arrivals end; replicas are needed until all present requests are served."""
     outlook = Outlook()
     for tick in range(100):
         outlook = look(outlook, TICK * tick, 8.0, stay=200.0)
     for tick in range(100, 150):
         outlook = look(outlook, TICK * tick, 0.0, stay=200.0)
-    assert 4.0 < told(outlook).load < 6.0
-    assert told(outlook).demand.planned >= told(outlook).load
+    assert 4.0 < read_forecast(outlook).load < 6.0
+    assert read_forecast(outlook).demand.planned >= read_forecast(outlook).load
 
 
 def test_what_forecasts_were_short_of_is_kept_in_reserve() -> None:
@@ -186,7 +192,7 @@ def test_what_forecasts_were_short_of_is_kept_in_reserve() -> None:
         rate = 2.0 + 2.0 * (tick // 180 % 5)
         outlook = look(outlook, TICK * tick, rate)
         if tick % 180 == 179 and tick > 1800 and rate < 10:
-            low.append(told(outlook).demand.planned - (rate + 2.0))
+            low.append(read_forecast(outlook).demand.planned - (rate + 2.0))
     assert min(low) > -1.0
     assert max(low) < 3.0
 
@@ -195,7 +201,7 @@ def test_a_load_that_never_surprises_needs_no_reserve() -> None:
     outlook = Outlook()
     for tick in range(20_000):
         outlook = look(outlook, TICK * tick, 8.0)
-    assert told(outlook).demand.planned < 8.5
+    assert read_forecast(outlook).demand.planned < 8.5
 
 
 def test_a_stricter_promise_keeps_more_in_reserve() -> None:
@@ -216,7 +222,7 @@ def test_an_end_of_the_load_is_no_chance() -> None:
     outlook = Outlook()
     for tick in range(900):
         outlook = look(outlook, TICK * tick, 0.4 if tick < 600 else 0.0)
-    assert told(outlook).demand.planned < 0.4
+    assert read_forecast(outlook).demand.planned < 0.4
 
 
 def test_a_margin_has_a_bound() -> None:
@@ -249,7 +255,7 @@ def test_a_night_without_load_forgets_no_reserve() -> None:
     for tick in range(5000):
         outlook = look(outlook, TICK * tick, 0.0)
     assert outlook.error.quantile == 2.0
-    assert told(outlook).demand.planned == 0.0
+    assert read_forecast(outlook).demand.planned == 0.0
 
 
 def test_bursts_are_seen_where_both_windows_are_the_same() -> None:

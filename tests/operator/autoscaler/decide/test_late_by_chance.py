@@ -1,7 +1,7 @@
-"""Hours in which requests come and are late by chance: what is late for a cause that no replica cures.
+"""Hours in which requests come and are late by chance, for a cause that no replica cures.
 
-Tests with constant rates had hidden that the noise of a rate looks like more load: what had not helped was
-forgotten each half hour, and 2 replicas became 40.
+Tests with constant rates had hidden that the noise of a rate looks like more load: feedback forgot each half
+hour that steps had not helped, and 2 replicas became 40.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is learned outlives the operator: whole sequences on simulated replicas, and what is refused."""
+"""The learned model outlives the operator: whole sequences on simulated replicas, and damaged priors."""
 
 import json
 import math
@@ -53,7 +53,8 @@ class Recorder(Ours):
     """Ours, with every decision kept, and the pods that it finds noted as `note_present` has them."""
 
     def __init__(self, memory: Memory | None = None) -> None:
-        super().__init__(POLICY, memory)
+        super().__init__(POLICY)
+        self.memory = memory or Memory()
         self.decisions: list[Decision] = []
 
     def choose(self, signals: Signals, now: float) -> Choice:
@@ -84,7 +85,7 @@ def learned() -> Memory:
 
 
 def carry(memory: Memory, revision: str | None = "revision-0", accelerator: str | None = GPU) -> Memory:
-    """What a new leader begins with."""
+    """The memory with which a new leader begins."""
     text = json.dumps(render_prior(memory, GPU))
     found = read_prior(parse_prior(text), revision, accelerator)
     assert found is not None
@@ -279,10 +280,10 @@ SPOILS = {
 
 @pytest.mark.parametrize("name", SPOILS)
 def test_what_is_damaged_or_absurd_is_refused(learned: Memory, name: str) -> None:
-    change, told = SPOILS[name]
+    change, message = SPOILS[name]
     prior = render_prior(learned, GPU)
     change(prior)
-    with pytest.raises(PriorError, match=told):
+    with pytest.raises(PriorError, match=message):
         read_prior(parse_prior(json.dumps(prior)), "revision-0", GPU)
 
 

@@ -69,7 +69,7 @@ class Day:
         return {decision.reason for at, decision in self.scaler.decisions if begin <= at < end}
 
     def late(self, begin: float, end: float) -> float:
-        """Return the share of those who came then and waited too long."""
+        """Return the share of the requests of that time that waited too long."""
         came = [answer for answer in self.run.answers if begin <= answer.request.at < end]
         return sum(answer.time_to_first_token > TTFT.target_seconds for answer in came) / len(came)
 

@@ -1,4 +1,4 @@
-"""A cluster that is full: what is wanted is told, one replica asks for room, and the rest is not piled up."""
+"""A full cluster: the message has the wanted count, and only one replica waits for room."""
 
 import random
 from dataclasses import replace
@@ -136,7 +136,10 @@ def test_where_it_is_not_known_what_is_wanted_no_replica_is_given_up() -> None:
     ids=lambda lost: next(iter(lost)),
 )
 def test_a_signal_that_is_lost_now_and_then_moves_no_replica(lost: dict[str, object]) -> None:
-    """What is wanted is then not known for sure. It asked for all of it, and took it back a tick later."""
+    """The wanted count is uncertain then.
+
+    Once the decision asked for all of it, and revoked that a tick later.
+    """
     cluster = Cluster(room=4)
     cluster.run(NODE_SECONDS + 1200.0)
     blips = [cluster.run(TICK, **(lost if tick % 10 == 5 else {}))[-1] for tick in range(60)]

@@ -1,4 +1,4 @@
-"""A service that nothing is known of but what its replicas tried before their first request."""
+"""A new service: the only known steps are those that its replicas tried before their first request."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.decision import Reason
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
-from millrace_operator.autoscaler.run.record import Record
+from millrace_operator.autoscaler.run.prior_record import Record
 from millrace_operator.autoscaler.signals.observation import Fleet, Latency, Signals, TrialStep
 from millrace_operator.autoscaler.simulate import engine, workloads
 from millrace_operator.autoscaler.simulate.hardware import Hardware, try_steps
@@ -82,7 +82,7 @@ def test_another_revision_begins_with_what_it_tried_itself() -> None:
     assert after.model.alpha == pytest.approx(3 * memory.model.alpha)
 
 
-def test_of_several_replicas_the_one_in_the_middle_tells() -> None:
+def test_of_several_replicas_the_one_in_the_middle_counts() -> None:
     slow, fast = (tuple(trial._replace(seconds=x * trial.seconds) for trial in TRIALS) for x in (4.0, 0.5))
     tried = {"pod-0": slow}
     _, memory = decide(POLICY, replace(begin(TRIALS), trial_steps=tried), Memory(), 0.0)
@@ -105,7 +105,7 @@ def test_what_was_only_tried_lowers_no_count() -> None:
 
 
 def test_what_was_only_tried_calls_no_objective_out_of_reach() -> None:
-    """The node was busy, say. Feedback then adds replicas as without trials."""
+    """As on a busy node. Feedback then adds replicas as without trials."""
     slow = tuple(trial._replace(seconds=6 * trial.seconds) for trial in TRIALS)
     decision, memory = decide(POLICY, begin(slow, **SHAPES), Memory(), 0.0)
     assert decision.reason == Reason.LEARNING
@@ -117,7 +117,7 @@ def test_what_was_only_tried_calls_no_objective_out_of_reach() -> None:
 
 
 def test_trials_that_leave_a_large_batch_open_are_not_planned_with() -> None:
-    """Steps that read hardly any context tell nothing of a batch that reads much."""
+    """Steps that read hardly any context hold no information about a batch that reads much."""
     short = (TrialStep(0.0070, 1, 8), TrialStep(0.0290, 1024, 1024), TrialStep(0.0071, 2, 64))
     decision, memory = decide(POLICY, begin(short, prompt_tokens=8000, generation_tokens=1000), Memory(), 0.0)
     assert memory.model.is_fitted

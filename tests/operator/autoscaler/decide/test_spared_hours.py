@@ -8,8 +8,8 @@ from statistics import mean
 import pytest
 
 from millrace_operator.autoscaler.decide.memory import Memory
+from millrace_operator.autoscaler.decide.memory_update import remember
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
-from millrace_operator.autoscaler.decide.remember import remember
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals
 from millrace_operator.autoscaler.signals.savings import Drafts, PrefixHits
 from millrace_operator.autoscaler.simulate import workloads

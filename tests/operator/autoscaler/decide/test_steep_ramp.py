@@ -46,7 +46,7 @@ def test_the_replicas_are_there_before_the_load() -> None:
 
 
 def play(seed: int) -> Iterator[Answer]:
-    """Yield the answers to what came since the load began to rise."""
+    """Yield the answers to the requests since the load began to rise."""
     workload = build_workload()
     run = workload.play(workload.setting(seed), Ours(Policy(1, 5, OBJECTIVES)))
     return (answer for answer in run.answers if answer.request.at >= QUIET)

@@ -15,8 +15,8 @@ from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import Lengths, Request, draw_requests
 from millrace_operator.autoscaler.simulate.run import Run, Setting, Static, is_within, simulate
 from tests.operator.autoscaler.hardware import SLOW
+from tests.operator.autoscaler.predictions import Predicting, compare
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
-from tests.operator.autoscaler.telling import Telling, compare
 
 pytestmark = READS_AUTOSCALER
 
@@ -67,16 +67,16 @@ NAMES = ["whole", "queue"]
 @pytest.mark.parametrize("hour", HOURS, ids=NAMES)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 @HALF_AND_WHOLE
-def test_an_hour_is_kept_with_few_replicas_and_what_is_told_comes_true(
+def test_an_hour_is_kept_with_few_replicas_and_predictions_are_right(
     hour: Hour, seed: int, seconds: float
 ) -> None:
-    scaler = Telling(Policy(1, 40, (hour.objective,)))
+    scaler = Predicting(Policy(1, 40, (hour.objective,)))
     run = simulate(hour.setting(hour.least, seed), scaler, hour.draw(seed), seconds)
     assert hour.attainment(run) >= 0.95
     assert run.average_replicas <= 1.25 * hour.least
     found = compare(scaler, run, (hour.objective,))
     assert found.num_requests > run.num_arrived / 2
-    assert found.told == pytest.approx(found.came, abs=0.02)
+    assert found.predicted == pytest.approx(found.measured, abs=0.02)
 
 
 @pytest.mark.long
@@ -100,7 +100,7 @@ def test_answers_that_get_longer_get_replicas(seconds: float) -> None:
     second = draw_requests(lambda _: 12.0, 12.0, half, long, 2)
     requests = [*first, *(each._replace(at=each.at + half) for each in second)]
     objective = Objective("EndToEndLatency", 95, 7.5)
-    scaler = Telling(Policy(1, 40, (objective,)))
+    scaler = Predicting(Policy(1, 40, (objective,)))
     run = simulate(Setting(WHOLE.hardware, (objective,), initial_replicas=4), scaler, requests, seconds)
     counts = {moment.at: moment.choice.replicas for moment in run.moments}
     assert counts[half - 2.0] < counts[seconds - 2.0]
@@ -110,9 +110,9 @@ def test_answers_that_get_longer_get_replicas(seconds: float) -> None:
     assert sum(steps) < 20
 
 
-def test_a_target_that_no_idle_replica_keeps_is_told_and_not_scaled_on() -> None:
+def test_a_target_that_no_idle_replica_keeps_is_named_and_not_scaled_on() -> None:
     objective = replace(WHOLE.objective, target_seconds=1.5)
-    scaler = Telling(Policy(1, 40, (objective,)))
+    scaler = Predicting(Policy(1, 40, (objective,)))
     requests = [each for each in WHOLE.draw(1) if each.at < 600]
     simulate(Setting(WHOLE.hardware, (objective,), initial_replicas=8), scaler, requests, 600.0)
     assert scaler.decision is not None

@@ -1,4 +1,4 @@
-"""Who asks Prometheus, and whom that one trusts. `e2e/test_prometheus.py` does it over TLS."""
+"""Credentials and certificates for Prometheus. `e2e/test_prometheus.py` uses them over TLS."""
 
 import shutil
 import ssl
@@ -39,7 +39,7 @@ def test_what_is_no_header_is_refused_by_its_line_and_not_shown(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"url": "prometheus:9090"}, "begins with http:// or https://"),
         ({"url": "http://"}, "begins with http:// or https://"),
@@ -57,10 +57,10 @@ def test_what_is_no_header_is_refused_by_its_line_and_not_shown(tmp_path: Path, 
         ({"tenant": "a\nb"}, "--prometheus-tenant"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(AccessError) as refused:
         PrometheusSettings(**{"url": URL, **settings})
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "secret" not in str(refused.value)
 
 

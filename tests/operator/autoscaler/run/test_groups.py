@@ -1,4 +1,4 @@
-"""What one group's trouble with Prometheus is to the others: nothing. And what ends the loop: nothing."""
+"""A failed query of one group of services harms no other group, and no failure ends the loop."""
 
 import asyncio
 import re
@@ -59,7 +59,7 @@ class Stage:
 
 
 class Answers:
-    """What Prometheus answers by the namespace that is asked about; everything is well at first."""
+    """Prometheus' answers by the namespace of the query; all of them are good at first."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What replicas are, against a real HTTP answer in Prometheus' shape."""
+"""The inventory of replicas, against a real HTTP answer in Prometheus' shape."""
 
 import asyncio
 import contextlib

@@ -30,7 +30,7 @@ STATE, LOAD, LATENCIES = "timestamp(", "prompt_tokens", "histogram_quantile("
 
 
 class FakePrometheus:
-    """Answers every question alike, but for those that a test has other answers to."""
+    """Gives every query the same answer, except those for which a test has another."""
 
     def __init__(self, body: Any = GOOD) -> None:
         self._body = body
@@ -120,7 +120,7 @@ async def test_a_question_that_fails_leaves_the_signals_of_the_others(part: str,
 
 
 async def test_a_part_of_the_truth_is_none() -> None:
-    """VictoriaMetrics and Thanos answer from those of their stores that they reach, and say so."""
+    """VictoriaMetrics and Thanos may answer from a part of their stores, and add a warning then."""
     assert "a part of its stores" in await fail(FakePrometheus({**GOOD, "isPartial": True}))
     lost = ["PromQL warning: a rate of a gauge", "receive series from Addr: store-1: Unavailable"]
     assert "receive series" in await fail(FakePrometheus({**GOOD, "warnings": lost}))
@@ -143,7 +143,7 @@ async def test_a_slow_question_leaves_the_signals_of_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"status": "error", "error": "parse error"}, "parse error"),
         ([], "not a JSON object"),
@@ -154,19 +154,19 @@ async def test_a_slow_question_leaves_the_signals_of_the_others() -> None:
         ({"status": "success", "data": {"result": ["up"]}}, "unknown shape"),
     ],
 )
-async def test_an_answer_that_is_none_is_refused_with_the_reason(body: Any, said: str) -> None:
-    assert said in await fail(FakePrometheus(body))
+async def test_an_answer_that_is_none_is_refused_with_the_reason(body: Any, message: str) -> None:
+    assert message in await fail(FakePrometheus(body))
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [(401, "prometheus.tokenSecret"), (403, "give their owner the right to query"), (302, "is no Prometheus"),
      (502, "status 502 and no JSON")],
 )  # fmt: skip
-async def test_who_may_not_ask_is_told_what_to_set(status: int, said: str) -> None:
+async def test_refused_credentials_are_a_reason_that_says_what_to_set(status: int, message: str) -> None:
     fake = FakePrometheus()
     fake.others = {"": lambda: web.Response(status=status, text="<html>", headers={"Location": "/login"})}
-    assert said in await fail(fake)
+    assert message in await fail(fake)
 
 
 async def test_credentials_are_not_carried_to_where_an_answer_points() -> None:

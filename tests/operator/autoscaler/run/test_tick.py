@@ -1,4 +1,4 @@
-"""The tick against a real HTTP answer in Prometheus's shape: what reaches the planner, and when."""
+"""The tick against a real HTTP answer in Prometheus' shape: the advice to the planner, and its time."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from millrace_operator.api.types import Spec
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.run import tick
-from millrace_operator.autoscaler.run.advisor import read_policy, render_advice
+from millrace_operator.autoscaler.run.conversion import read_policy, render_advice
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.autoscaler.run.tick import ScalingLoop
 from millrace_operator.autoscaler.signals.observation import Bracket, Fleet, Latency, Signals
@@ -76,6 +76,23 @@ async def test_missing_signals_hold_the_count_of_status(session: aiohttp.ClientS
     assert changes == [KEY]
 
 
+async def test_arrivals_are_those_that_the_gateways_stream_not_what_pods_export(
+    session: aiohttp.ClientSession, prometheus: str
+) -> None:
+    asked: list[tuple[ServiceKey, float]] = []
+
+    def count_arrivals(key: ServiceKey, seconds: float) -> float:
+        asked.append((key, seconds))
+        return 5.0
+
+    settings = ScalingSettings(PrometheusSettings(prometheus))
+    loop = ScalingLoop(filled_cache(), settings, [].append, lambda: True, arrivals=count_arrivals)
+    await loop.tick(session)
+    signals = loop.considered[KEY].signals
+    assert (signals.arrivals_per_second, signals.recent_arrivals_per_second) == (5.0, 5.0)
+    assert {key for key, _ in asked} == {KEY}
+
+
 @pytest.mark.parametrize("mode", ["Automatic", "DryRun"])
 async def test_each_decision_begins_with_the_count_in_status(
     session: aiohttp.ClientSession, prometheus: str, mode: str
@@ -91,7 +108,7 @@ async def test_each_decision_begins_with_the_count_in_status(
     assert found == [3, 3, 7]
 
 
-async def test_the_planner_is_told_from_which_count_a_decision_was_made(
+async def test_the_planner_reads_from_which_count_a_decision_was_made(
     session: aiohttp.ClientSession,
 ) -> None:
     changes: list[Any] = []

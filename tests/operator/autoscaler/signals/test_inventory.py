@@ -1,4 +1,4 @@
-"""What Prometheus' answer says of each replica. `e2e/test_prometheus.py` asks a real one."""
+"""Each replica's hardware and limits in Prometheus' answer. `e2e/test_prometheus.py` asks a real one."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_what_the_resource_could_not_hold_is_left_out(changes: dict[str, str | f
     assert read_replicas({name: bad[name] + good[name] for name in good}) == {"b": H100}
 
 
-def test_two_series_of_one_pod_tell_the_same_in_any_order() -> None:
+def test_two_series_of_one_pod_mean_the_same_in_any_order() -> None:
     one, other = make_series(), make_series(device_name="another")
     forwards = {**one, "placement": one["placement"] + other["placement"]}
     backwards = {**one, "placement": other["placement"] + one["placement"]}

@@ -1,4 +1,4 @@
-"""How long answers are, by what a histogram knows of them."""
+"""The lengths of answers, as far as a histogram has them."""
 
 import math
 from statistics import NormalDist
@@ -6,8 +6,8 @@ from statistics import NormalDist
 import pytest
 
 from millrace_operator.autoscaler.decide.memory import Memory
+from millrace_operator.autoscaler.decide.memory_update import remember
 from millrace_operator.autoscaler.decide.policy import Policy
-from millrace_operator.autoscaler.decide.remember import remember
 from millrace_operator.autoscaler.signals.lengths import (
     ANSWERS_AVERAGED,
     LEAST_ANSWERS,
@@ -76,7 +76,7 @@ def test_counts_by_bucket_become_parts() -> None:
 
 
 def test_a_window_of_many_answers_counts_for_no_more_than_is_remembered() -> None:
-    """Else a record of what was learned could not be read again."""
+    """Otherwise the next leader could not read the prior."""
     read = read_lengths(
         {bound: 2 * count for bound, count in count(measure(147, 0.86)).items()} | {math.inf: 1e6}
     )

@@ -1,11 +1,17 @@
-"""What is asked of Prometheus. `e2e/test_prometheus.py` asks a real one."""
+"""The queries to Prometheus. `e2e/test_prometheus.py` asks a real one."""
 
 import re
 
 import pytest
 
 from millrace_operator.autoscaler.decide.policy import Objective
-from millrace_operator.autoscaler.signals.queries import REPLICA_NAME, Scope, build_questions, find_bounds
+from millrace_operator.autoscaler.signals.queries import (
+    REPLICA_NAME,
+    Scope,
+    build_past,
+    build_questions,
+    find_bounds,
+)
 from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS
 from millrace_operator.render.child import revision_name
 from millrace_operator.rollout.revision import hash_inputs
@@ -46,6 +52,15 @@ def test_services_whose_names_begin_alike_are_kept_apart() -> None:
 )
 def test_pods_of_others_are_not_taken_for_replicas(pod: str) -> None:
     assert find_service(pod) is None
+
+
+def test_past_arrivals_are_those_of_the_gateways_own_labels() -> None:
+    """A tenant's pod can export any label. Its own namespace is `namespace`, whatever it exports."""
+    arrivals = build_past(60.0, Scope(("shop",)))["arrivals"]
+    assert 'namespace=~"shop"' in arrivals
+    assert "exported_namespace" not in arrivals
+    assert "pod=" not in arrivals
+    assert arrivals.startswith("sum by (namespace, service) (max by (namespace, service, pod) (")
 
 
 def test_only_the_metrics_and_percentiles_that_objectives_name_are_asked_for() -> None:

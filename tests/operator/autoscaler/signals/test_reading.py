@@ -1,4 +1,4 @@
-"""What an answer of Prometheus says of one service."""
+"""One service's signals, from an answer of Prometheus."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -109,7 +109,7 @@ def test_reads_every_signal_of_the_pods_that_exist() -> None:
 
 
 @pytest.mark.parametrize("rate", [None, 0.0, 0.5])
-def test_that_prometheus_has_nothing_is_told_also_where_gateways_tell(rate: float | None) -> None:
+def test_an_empty_prometheus_is_a_reason_even_if_gateways_report(rate: float | None) -> None:
     rates = {} if rate is None else dict.fromkeys(ARRIVALS, rate)
     reading = add_gateways(Reading(NOW), {CHAT: rates})
     assert read_signals(reading, CHAT, FLEET).rejected == {EVERYTHING: NO_SERIES}
@@ -188,10 +188,10 @@ def test_what_no_replica_was_ready_for_counts() -> None:
 
 
 @pytest.mark.parametrize(("ready", "expected"), [(frozenset(), 6.0), (frozenset("a"), None)])
-def test_without_a_ready_replica_the_gateway_tells_what_arrives(
+def test_without_a_ready_replica_the_gateway_alone_counts_arrivals(
     ready: frozenset[str], expected: float | None
 ) -> None:
-    """A Ready one that does not report has requests that nobody counts."""
+    """A Ready replica without samples has requests that nobody counts."""
     samples = [sample for sample in sample_all(arrivals=6.0) if not sample.pod]
     fleet = Fleet({"a": "one"}, ready)
     signals = read_signals(Reading(NOW, series=sort_samples(samples, OWNERS)), CHAT, fleet, (TTFT,))
@@ -231,7 +231,7 @@ def test_a_failed_scrape_ends_the_series_and_the_sample_before_is_still_fresh() 
     assert signals.rejected["age"] == "no samples of the last 15 s of b (none since 22:13:04 UTC)"
 
 
-def test_of_two_that_scrape_a_pod_one_tells_the_times() -> None:
+def test_of_two_that_scrape_a_pod_one_gives_the_times() -> None:
     times = {"a": NOW - 3, "b": NOW - 1}
     twice = [
         Sample({"namespace": "team", "pod": "a", "signal": "age", "prometheus_replica": name}, at)
@@ -307,7 +307,7 @@ def test_an_objective_is_judged_by_the_bounds_next_to_its_target(
     assert (found[2] is None) == (is_missed is not None)
 
 
-def test_where_a_histogram_cannot_tell_it_says_which_targets_it_can() -> None:
+def test_an_uncertain_histogram_names_the_targets_that_it_can_judge() -> None:
     inside = judge(0.6, {"0.5": 20.0, "0.75": 95.0, "+Inf": 100.0})[2]
     assert inside == "between the bounds 0.5 s and 0.75 s: choose one of them as its target"
     under = judge(0.0005, {"0.001": 96.0, "+Inf": 100.0})[2]
@@ -356,7 +356,7 @@ def test_one_question_without_answer_leaves_its_own_signals_unknown() -> None:
         Reading(NOW, series=sort_samples(samples, OWNERS), unknown=unknown), CHAT, FLEET, (TTFT,)
     )
     assert (signals.running, len(signals.latencies)) == (4.0, 1)
-    assert signals.arrival_rate == 4.5  # as gateways tell
+    assert signals.arrival_rate == 4.5  # by the gateways' count
     assert signals.rejected["received"] == "too many samples"
 
 

@@ -1,4 +1,4 @@
-"""What replicas were spared, and how much of it a plan may count on."""
+"""The work that replicas were spared, and the part of it with which a plan may count."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the autoscaler sees of simulated replicas, and what it does not see."""
+"""The signals of simulated replicas, and their limits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A whole run: whoever comes is served or counted, and pods cost what they cost."""
+"""A whole run: each request is answered or counted as lost, and each second of a pod is counted."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Recorded requests: each kind of file, what a bad line is told, and what scaling keeps."""
+"""Recorded requests: each kind of file, the error of a bad line, and the shape of a scaled load."""
 
 from collections import Counter
 from itertools import pairwise
@@ -11,7 +11,7 @@ from millrace_operator.autoscaler.simulate.traces import (
     AZURE_HEAD,
     OUR_HEAD,
     TraceError,
-    part,
+    cut,
     read_file,
     read_lines,
     scale,
@@ -45,7 +45,7 @@ def test_a_file_of_our_own_kind_is_read_as_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([], 'line 1 is ""; write "seconds,prompt_tokens,generation_tokens"'),
         (["when,in,out", "1,2,3"], 'line 1 is "when,in,out"; write "seconds,prompt_tokens'),
@@ -60,8 +60,8 @@ def test_a_file_of_our_own_kind_is_read_as_it_stands(tmp_path: Path) -> None:
         ([MOONCAKE[0], "[]"], "line 2 is .*; write a line like"),
     ],
 )
-def test_a_bad_line_is_refused_with_its_number_and_what_to_write(lines: list[str], said: str) -> None:
-    with pytest.raises(TraceError, match=said):
+def test_a_bad_line_is_refused_with_its_number_and_what_to_write(lines: list[str], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
         list(read_lines(lines))
 
 
@@ -91,7 +91,7 @@ def test_a_seed_gives_the_same_copies_and_another_gives_others() -> None:
 
 def test_halves_of_a_trace_hold_every_request_once_and_begin_at_zero() -> None:
     trace = [Request(float(step), 1 + step, 10) for step in range(10)]
-    first, second = list(part(trace, 0, 5)), list(part(trace, 5, 10))
+    first, second = list(cut(trace, 0, 5)), list(cut(trace, 5, 10))
     assert [request.prompt_tokens for request in first + second] == list(range(1, 11))
     assert [request.at for request in second] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
@@ -100,7 +100,7 @@ def test_what_can_be_neither_scaled_nor_cut_is_refused() -> None:
     with pytest.raises(TraceError, match="scaled by 0; write 1 or more"):
         list(scale([], 0, seed=1))
     with pytest.raises(TraceError, match="from 5 s to 5 s; write an end after"):
-        list(part([], 5, 5))
+        list(cut([], 5, 5))
 
 
 @pytest.mark.parametrize(

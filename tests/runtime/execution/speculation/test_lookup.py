@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from millrace_runtime.execution.speculation.history import History
 from millrace_runtime.execution.speculation.proposer import LONGEST, MOST_PLACES, SHORTEST, find_continuation
+from millrace_runtime.execution.speculation.speculation import History
 from millrace_runtime.protocol.encoding import pack_tokens
 
 

@@ -85,7 +85,7 @@ class _Step(NamedTuple):
 
 
 def tabulate(workload: Workload, seed: int) -> Table:
-    """Simulate every window with every count of interest."""
+    """Return the levels of each window, from simulations with every count of interest."""
     requests = list(workload.requests(seed))
     seconds = min(LONGEST_WINDOW, workload.seconds / WINDOWS_OF_A_RUN)
     lead = max(LEAD_WINDOWS * seconds, LEAD_ANSWERS * _find_answer_seconds(workload, requests))

@@ -70,7 +70,7 @@ class DynamoThroughput:
         self._factor = factor
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold where load or shape are unknown."""
+        """Return the count for the last interval's load; hold where load or shape is unknown."""
         del now
         rate, prompt, generation = (
             signals.arrivals_per_second,
@@ -131,7 +131,7 @@ class DynamoLoad:
         self._fit = Fit(windows, self.tick_seconds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold while replicas start, and where nothing is known."""
+        """Return the count; hold while replicas start, and where nothing is known."""
         del now
         self._fit.learn(signals)
         current = signals.fleet.current

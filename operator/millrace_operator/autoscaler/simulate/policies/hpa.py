@@ -117,9 +117,9 @@ class Behaviour:
         return sum(step.replicas for step in self._steps if step.at > since)
 
 
-def recommend_by_total(total: float, current: int, target: float, tolerance: float = 0.1) -> int:
+def recommend_by_total(total: float, current: int, target: float) -> int:
     """Return the count for one metric of the whole service, with a target for each pod's share."""
-    if abs(total / (target * current) - 1) <= tolerance:
+    if abs(total / (target * current) - 1) <= TOLERANCE:
         return current
     return math.ceil(total / target)
 

@@ -10,9 +10,8 @@ from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.anthropic.conversation import read_conversation
 from millrace_runtime.api.request.anthropic.tools import ToolChoice, Tools, read_tools
 from millrace_runtime.api.request.decoding import decode_body
-from millrace_runtime.api.request.effort import Effort, choose_variables
-from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request
-from millrace_runtime.api.request.schema import (
+from millrace_runtime.api.request.generation_request import AnswerWish, Reading, build_request
+from millrace_runtime.api.request.openai_bodies import (
     MAX_STOPS,
     GenerationBody,
     Messages,
@@ -20,8 +19,9 @@ from millrace_runtime.api.request.schema import (
     StopString,
     TokenCount,
 )
-from millrace_runtime.api.request.schema import Tools as ToolList
-from millrace_runtime.api.request.structured import JsonSchema, ResponseFormat
+from millrace_runtime.api.request.openai_bodies import Tools as ToolList
+from millrace_runtime.api.request.reasoning import Effort, choose_variables
+from millrace_runtime.api.request.structured_outputs import JsonSchema, ResponseFormat
 from millrace_runtime.chat.jobs import RenderChat
 
 _NOT_HERE: Mapping[str, str] = {
@@ -38,7 +38,7 @@ class Thinking(msgspec.Struct):
 
 
 class OutputFormat(msgspec.Struct):
-    """What the text must be."""
+    """The form of the text."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
@@ -74,7 +74,7 @@ class Ignored(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class PromptBody(Ignored, kw_only=True):
-    """What makes the prompt; POST /v1/messages/count_tokens takes it alone."""
+    """The fields that make the prompt. POST /v1/messages/count_tokens takes only these."""
 
     model: Name | None = None
     messages: Messages
@@ -91,13 +91,13 @@ class PromptBody(Ignored, kw_only=True):
 
     @property
     def format_field(self) -> str:
-        """The field that says what the text must be."""
+        """The field that has the form of the text."""
         is_older = self.output_config is None or self.output_config.format is None
         return "output_format" if is_older else "output_config.format"
 
     @property
     def format(self) -> OutputFormat | None:
-        """What the text must be."""
+        """The form of the text; None: any."""
         wanted = None if self.output_config is None else self.output_config.format
         return self.output_format if wanted is None else wanted
 
@@ -163,7 +163,7 @@ def _plan_prompt(body: PromptBody, tools: Tools) -> RenderChat:
     if is_continued and body.format is not None:
         raise BadRequestError(
             "the format binds a whole answer, and the last message has the beginning of one: leave out "
-            "`output_config.format`, or let the user have the last message",
+            "`output_config.format`, or end `messages` with one of the user",
             param="messages",
         )
     return RenderChat(

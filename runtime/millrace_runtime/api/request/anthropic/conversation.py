@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.anthropic.documents import read_document
 from millrace_runtime.api.request.anthropic.tools import Described
 from millrace_runtime.api.request.messages import (
     MAX_SCHEMA_DEPTH,
@@ -24,11 +23,11 @@ from millrace_runtime.api.request.messages import (
 
 _Side = Literal["user", "assistant"]
 _SIDES: Mapping[str, _Side] = {"user": "user", "ctx": "user", "msg": "user", "assistant": "assistant"}
-"""The side of each role. Agents are reported to send `ctx` and `msg`, and servers to take them so."""
+"""The side of each role. By reports, agents send `ctx` and `msg`, and other servers take them so."""
 _BILLING = re.compile(r"x-anthropic-billing-header:(?: ?\w{1,64}=[^;\s]{0,256};){1,16}\s*")
-"""What Claude Code writes before a system prompt. Its hash is another in each request."""
+"""Claude Code writes this before a system prompt. It has a hash that differs in each request."""
 _OF_SERVERS = re.compile(r"(server|mcp)_tool_use|\w+_tool_result")
-"""What Anthropic's servers did before. The text after it says what came of it."""
+"""Blocks about the work of Anthropic's own servers. The text after such a block has the result."""
 _TEXT_ALONE = "this server reads text alone: send what it says as `text`"
 _FIELDS: Mapping[str, str] = {
     "text": "a text `text`",
@@ -38,11 +37,11 @@ _FIELDS: Mapping[str, str] = {
     "tool_reference": "`tool_name`",
     "search_result": "a list `content` of texts",
 }
-"""What each supported block has."""
+"""The fields of each supported block."""
 
 
 class Conversation(NamedTuple):
-    """What a chat template gets."""
+    """The messages for a chat template."""
 
     messages: list[dict[str, Any]]
     is_continued: bool
@@ -51,7 +50,7 @@ class Conversation(NamedTuple):
 
 @dataclass
 class _Turn:
-    """What one side says until the other does."""
+    """All that one side says before the other side's turn."""
 
     side: _Side
     texts: list[str] = field(default_factory=list)
@@ -59,7 +58,7 @@ class _Turn:
     calls: list[dict[str, Any]] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
     has_own_text: bool = False
-    """Whether a text is the side's, and not the system's."""
+    """Whether the side has said a text itself; other texts are the system's."""
 
     @property
     def is_empty(self) -> bool:
@@ -68,7 +67,7 @@ class _Turn:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it is a text of the model's that may have more. Templates write calls behind the text."""
+        """Whether the answer may continue it. With calls it can't: templates write them behind the text."""
         return self.side == "assistant" and bool(self.texts) and not self.calls
 
     def add(self, block: Any, deferred: dict[str, Described], where: str) -> None:
@@ -138,7 +137,7 @@ def read_conversation(
             continue
         if not isinstance(role, str) or (side := _SIDES.get(role)) is None:
             param = f"messages[{place}].role"
-            raise BadRequestError(f"`{param}` is `user`, `assistant` or `system`", param=param)
+            raise BadRequestError(f"`{param}` must be `user`, `assistant` or `system`", param=param)
         turn = _open_turn(turns, side)
         for block in _list_blocks(content, where):
             turn.add(block, waiting, where)
@@ -146,7 +145,7 @@ def read_conversation(
 
 
 def _open_turn(turns: list[_Turn], side: _Side) -> _Turn:
-    """Return the turn that is a side's now, which may be new."""
+    """Return the side's turn: the last one, or a new one after the other side's."""
     if not turns or turns[-1].side != side:
         turns.append(_Turn(side))
     return turns[-1]
@@ -156,7 +155,7 @@ def _join_turns(leading: Sequence[str], turns: list[_Turn]) -> Conversation:
     if not turns:
         raise BadRequestError("`messages` needs a message of role `user`", param="messages")
     *before, last = turns
-    if before and last.side == "assistant" and last.is_empty:  # the answer, of which nothing is given
+    if before and last.side == "assistant" and last.is_empty:  # the client begins the answer with nothing
         turns = before
     system = [{"role": "system", "content": "\n".join(leading)}] if leading else []
     own = [message for turn in turns for message in turn.list_messages()]
@@ -176,7 +175,7 @@ def _read_system(content: Any, where: str) -> Iterator[str]:
 
 
 def _read_result(content: Any, deferred: dict[str, Described], where: str) -> Iterator[str]:
-    """Yield the texts of a tool's result. A tool that it refers to first is written as in a list of tools."""
+    """Yield the texts of a tool's result. The first reference to a deferred tool becomes its description."""
     for block in _list_blocks(content, where):
         match block:
             case {"type": "text", "text": str(text)}:
@@ -196,14 +195,47 @@ def _list_blocks(content: Any, where: str) -> list[Any]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        raise BadRequestError(f"`{where}` is a text or a list of blocks", param=where)
+        raise BadRequestError(f"`{where}` must be a text or a list of blocks", param=where)
     return content
 
 
 def _refuse_block(block: Any, supported: Sequence[str], where: str) -> NoReturn:
     kind = block.get("type") if isinstance(block, dict) else type(block).__name__
     if isinstance(kind, str) and kind in supported:
-        raise BadRequestError(f"`{where}`: a block of type `{kind}` has {_FIELDS[kind]}", param=where)
+        raise BadRequestError(f"`{where}`: a block of type `{kind}` needs {_FIELDS[kind]}", param=where)
     known = ", ".join(supported)
     hint = f": {_TEXT_ALONE}" if kind in ("image", "document") else f", only {known}"
     raise BadRequestError(f"`{where}`: a block of type {kind!r} is not supported here{hint}", param=where)
+
+
+def read_document(block: Any) -> str | None:
+    """Return the text of a document or a search result, below its title and source; None without text."""
+    match block:
+        case {"type": "document", "source": {"type": "text", "data": str(text)}}:
+            texts = [text]
+        case {"type": "document", "source": {"type": "content", "content": str() | list() as content}}:
+            texts = list(_list_texts(content))
+        case {"type": "search_result", "content": list(content)}:
+            texts = list(_list_texts(content))
+        case _:
+            return None
+    return "\n".join([*_list_names(block), *filter(None, texts)])
+
+
+def _list_names(block: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a block's title, a document's context, and a result's source."""
+    for name in ("title", "context", "source"):
+        if isinstance(value := block.get(name), str) and value:
+            yield value
+
+
+def _list_texts(content: str | list[Any]) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+        return
+    for block in content:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                yield text
+            case {"type": str(kind)}:
+                yield write_left_out(kind[:64])

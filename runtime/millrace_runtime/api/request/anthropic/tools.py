@@ -8,7 +8,7 @@ import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth
-from millrace_runtime.api.request.schema import FunctionName
+from millrace_runtime.api.request.openai_bodies import FunctionName
 
 Described = dict[str, Any]
 """A tool as chat templates know it."""
@@ -26,7 +26,7 @@ class AnthropicTool(msgspec.Struct):
     type: Literal["custom"] | None = None
     strict: bool | None = None
     defer_loading: bool | None = None
-    """Whether the prompt does without it until a result refers to it."""
+    """Whether the prompt omits it until a result refers to it."""
 
 
 class ToolChoice(msgspec.Struct):
@@ -41,11 +41,11 @@ class Tools(NamedTuple):
     """A request's tools; None: none."""
 
     available: list[Described] | None = None
-    """Those that the model may call."""
+    """The tools that the model may call."""
     loaded: list[Described] | None = None
-    """Those of them that the prompt begins with."""
+    """The tools among them that the prompt begins with."""
     deferred: Mapping[str, Described] = {}
-    """The others by their names. A result that refers to one has it written out."""
+    """The others by their names. A result that refers to one gets its description."""
     strict: tuple[str, ...] = ()
     """The names of those whose calls must fit their schema."""
     forced: str | None = None
@@ -81,7 +81,10 @@ def read_tools(tools: Sequence[dict[str, Any]] | None, choice: ToolChoice | None
 
 
 def _list_deferred(own: Sequence[AnthropicTool], described: Sequence[Described]) -> dict[str, Described]:
-    """Return the tools that wait for a result that refers to them, by their names. All can't wait."""
+    """Return the tools that wait for a result that refers to them, by their names.
+
+    One tool at least must be loaded: if all are deferred, none of them is.
+    """
     waiting = {tool.name: text for tool, text in zip(own, described, strict=True) if tool.defer_loading}
     return waiting if len(waiting) < len(own) else {}
 
@@ -99,7 +102,7 @@ def _is_published(tool: Mapping[str, Any]) -> bool:
 
 
 def _is_search(tool: Mapping[str, Any]) -> bool:
-    """Whether Anthropic's servers would search the tools that wait. Here nothing would load them."""
+    """Whether it is the search by which Anthropic's servers load deferred tools. This server has none."""
     return str(tool.get("type")).startswith(_SEARCH)
 
 

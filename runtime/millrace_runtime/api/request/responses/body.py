@@ -11,17 +11,14 @@ from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import decode_body
-from millrace_runtime.api.request.effort import Effort, choose_variables
-from millrace_runtime.api.request.intent import (
+from millrace_runtime.api.request.generation_request import (
     AnswerWish,
     GenerationRequest,
     Reading,
     build_request,
 )
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
-from millrace_runtime.api.request.responses.items import list_messages, list_tools
-from millrace_runtime.api.request.responses.tools import choose_tools, list_called, read_tools, write_tools
-from millrace_runtime.api.request.schema import (
+from millrace_runtime.api.request.openai_bodies import (
     MAX_ALLOWED,
     MAX_BAD_WORDS,
     MAX_BIASED,
@@ -40,13 +37,16 @@ from millrace_runtime.api.request.schema import (
     TopLogprobs,
     Variables,
 )
-from millrace_runtime.api.request.structured import JsonSchema, ResponseFormat, StructuredOutputs
-from millrace_runtime.api.request.unsupported import build_refusal
+from millrace_runtime.api.request.reasoning import Effort, choose_variables
+from millrace_runtime.api.request.responses.items import list_messages, list_tools
+from millrace_runtime.api.request.responses.tools import choose_tools, list_called, read_tools, write_tools
+from millrace_runtime.api.request.structured_outputs import JsonSchema, ResponseFormat, StructuredOutputs
+from millrace_runtime.api.request.unsupported_fields import build_refusal
 from millrace_runtime.chat.jobs import RenderChat
 
 _AS_MANY_AS_FIT = 2**31 - 1
 _LOGPROBS = "message.output_text.logprobs"
-"""What `include` names to ask for log-probabilities."""
+"""The value of `include` that asks for log-probabilities."""
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -54,7 +54,7 @@ Metadata = Annotated[
 
 
 class Format(msgspec.Struct, omit_defaults=True):
-    """What the text must be."""
+    """The form of the text."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -81,7 +81,7 @@ class Reasoning(msgspec.Struct):
 
 
 class Ignored(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Who asks, and what only OpenAI's servers have."""
+    """Fields about the sender, and about features that only OpenAI's servers have."""
 
     access_programs: Any = None
     background_options: Any = None
@@ -147,7 +147,7 @@ class ResponsesBody(Ignored, kw_only=True):
     prompt: Any = None
     metadata: Metadata | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
-    """The last two are only repeated."""
+    """The answer repeats the last two; nothing else uses them."""
 
 
 _SHARED = tuple(
@@ -222,7 +222,7 @@ def _write_echo(body: ResponsesBody, tools: Sequence[Mapping[str, Any]]) -> byte
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
-    """Raise BadRequestError for what needs a server that remembers, for log-probabilities and moderation."""
+    """Raise BadRequestError for fields that need stored responses, log-probabilities or moderation."""
     if body.moderation is not None:
         raise build_refusal("moderation")
     for name in ("store", "background", "previous_response_id", "conversation", "prompt"):

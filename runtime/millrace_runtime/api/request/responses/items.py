@@ -26,7 +26,7 @@ _IGNORED = (
     "tool_search_call",
     "web_search_call",
 )
-"""What OpenAI's servers did before. The message after it says what came of it."""
+"""Items about the work of OpenAI's own servers. The message after such an item has the result."""
 _OPENAIS_CALLS = {
     "apply_patch_call": ("apply_patch", "operation"),
     "local_shell_call": ("local_shell", "action"),
@@ -41,7 +41,7 @@ _OF_CHATS = {
 
 
 class Output(NamedTuple):
-    """What came of a call."""
+    """The result of a call."""
 
     call_id: str
     output: Any
@@ -85,9 +85,10 @@ def _is_systems(message: Mapping[str, Any]) -> bool:
 
 
 def _join_turns(messages: Items) -> Iterator[dict[str, Any]]:
-    """Yield the messages behind the system's. A later one of the system's is the user's, at its place.
+    """Yield the messages behind the leading system messages. A later system message becomes the user's.
 
-    An agent sends one when its user changes what it may do. So its prompts keep their common prefix.
+    An agent sends one when its user changes what the agent may do. The message keeps its place, so that the
+    prompts keep their common prefix.
     """
     own = [message | {"role": "user"} if _is_systems(message) else message for message in messages]
     for role, group in groupby(own, key=itemgetter("role")):
@@ -115,7 +116,7 @@ def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], where: str) 
         return
     match item:
         case {"type": "reasoning"}:
-            # that which only OpenAI's servers can read has no text
+            # an encrypted reasoning, which only OpenAI's servers can read, has no text
             if text := _read_text(item.get("content") or item.get("summary"), where):
                 _open_answer(messages).setdefault("reasoning_content", []).append(text)
         case {"type": "agent_message", "content": list(parts)}:
@@ -160,7 +161,7 @@ def _read_call(item: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _open_answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the assistant's message that is being put together, which may be new."""
+    """Return the assistant's message: the last one, or a new one after another role's."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -171,7 +172,7 @@ def _read_text(content: Any, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise BadRequestError(f"`{where}` is a text or a list of parts", param=where)
+        raise BadRequestError(f"`{where}` must be a text or a list of parts", param=where)
     texts = [part.get("text", part.get("refusal")) if isinstance(part, dict) else None for part in content]
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"`{where}`: only parts with a `text` are supported", param=where)
@@ -179,7 +180,7 @@ def _read_text(content: Any, where: str) -> str:
 
 
 def _find_output(item: Mapping[str, Any]) -> Output | None:
-    """Return what came of a call; None if the item is no output."""
+    """Return the result of a call; None if the item has none."""
     match item:
         case {
             "type": "function_call_output" | "custom_tool_call_output" | "shell_call_output",
@@ -195,7 +196,7 @@ def _find_output(item: Mapping[str, Any]) -> Output | None:
 
 
 def _leave_out(output: Any) -> Any:
-    """Return a tool's output with texts instead of the parts that are none."""
+    """Return a tool's output, with a text in place of each part that is none."""
     return [_write_part(part) for part in output] if isinstance(output, list) else output
 
 
@@ -227,7 +228,7 @@ def _refuse_item(kind: Any, where: str) -> NoReturn:
 
 
 def _refuse_fields_of_chats(item: Mapping[str, Any], where: str) -> None:
-    """Raise BadRequestError for a message as chats have it, whose call or result would be lost."""
+    """Raise BadRequestError for a message in the shape of chats: its call or result would be lost."""
     for name, instead in _OF_CHATS.items():
         if "role" in item and item.get(name):
             raise BadRequestError(

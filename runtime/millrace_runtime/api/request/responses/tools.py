@@ -15,7 +15,7 @@ from msgspec import Meta
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import refuse_invalid
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth
-from millrace_runtime.api.request.schema import MAX_TOOLS, FunctionName
+from millrace_runtime.api.request.openai_bodies import MAX_TOOLS, FunctionName
 
 Tool = TypeVar("Tool", bound=msgspec.Struct)
 TEXT = "input"
@@ -41,7 +41,7 @@ class FunctionTool(msgspec.Struct, tag_field="type", tag="function", omit_defaul
 
 
 class TextFormat(msgspec.Struct, omit_defaults=True):
-    """What the text of a custom tool is. A grammar is shown to the model, and binds nothing."""
+    """The form of a custom tool's text. The model sees the grammar, and nothing enforces it."""
 
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
@@ -111,7 +111,7 @@ def join_name(namespace: Any, name: str) -> str:
 def find_tool(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
     """Return the tool that a model calls; None if it knows no such tool.
 
-    Some models leave out the namespace. That is understood where only one tool has such a name.
+    Some models leave out the namespace. Such a name counts if only one tool has it.
     """
     found = [tool for tool in tools if tool["function"]["name"] == name]
     found = found or [tool for tool in tools if tool.get("declared", {}).get("name") == name]
@@ -134,7 +134,7 @@ def write_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def list_called(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what a call needs of its tool: the model's function, the client's name and kind of it."""
+    """Return the tools with what a call needs: the model's function, the client's type and name."""
     return [
         {
             "type": "function",
@@ -176,7 +176,8 @@ def choose_tools(tools: list[dict[str, Any]], choice: Any) -> Choice:
                 code="unsupported_parameter",
             )
     raise BadRequestError(
-        "`tool_choice` is `auto`, `none`, `required`, or names a function, a custom tool or `allowed_tools`",
+        "`tool_choice` must be `auto`, `none` or `required`, or name a function, a custom tool or"
+        " `allowed_tools`",
         param="tool_choice",
     )
 
@@ -200,7 +201,7 @@ def _read_tool(tool: Any, where: str, group: NamespaceTool | None) -> Iterator[d
             return
         case _:
             raise BadRequestError(
-                f"`{where}` is an object with a `type` such as `function`", param=f"{where}.type"
+                f"`{where}` must be an object with a `type` such as `function`", param=f"{where}.type"
             )
 
 

@@ -210,7 +210,7 @@ def test_dynamos_load_mode_moves_by_one_where_all_replicas_agree() -> None:
 
 
 def settle(waiting: float = 0.0, kv_tokens: float = 30_000.0, seconds: float = 0.02) -> int:
-    """Return what the load mode wishes once it knows three replicas, by the share of their batches."""
+    """Return the count of the load mode once it knows three replicas, by the share of their batches."""
     scaler, count = DynamoLoad(BOUNDS, (FIRST, TOKEN)), 0
     for tick in range(1, 200):
         signals = see_steps(1.0, waiting=waiting, replicas=3)

@@ -22,7 +22,7 @@ BOUNDS = Bounds(1, 40)
 
 
 def see(total: float | None, replicas: int, ready: int | None = None, waiting: float = 0.0) -> Signals:
-    """Return what is seen of replicas that share some requests in flight; None of a failed query."""
+    """Return the signals of replicas that share some requests in flight; None: the query failed."""
     ready = replicas if ready is None else ready
     if total is None:
         return make_signals(replicas, ready, rejected={EVERYTHING: "Prometheus did not answer"})
