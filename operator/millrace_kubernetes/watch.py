@@ -135,7 +135,7 @@ class Watch:
         self._on_life = on_life
         self._on_failure = on_failure
         self._has_logged_absence = False
-        """Whether the log has that the optional collection is absent."""
+        """Whether the watch has logged that the optional collection is absent."""
         self._connection = connection
         self._source = source
         self._sink = sink
@@ -176,7 +176,9 @@ class Watch:
         draw = random.random()  # noqa: S311  spreads load, keeps no secret
         seconds = backoff_seconds(self._num_failures, draw, self._max_backoff_seconds)
         if not (self._is_optional and self._is_refusal(error)):
-            logger.warning("watching %s: %r; again in %.1f s", self._source.path, error, seconds)
+            logger.warning(
+                "watching %s: %s; again in %.1f s", self._source.path, str(error) or repr(error), seconds
+            )
         elif not self._has_logged_absence:
             logger.info("watching %s: it is absent, or we may not read it; retries go on", self._source.path)
             self._has_logged_absence = True

@@ -32,6 +32,7 @@ def test_an_absent_checkpoint_is_written_whole_and_then_kept(tmp_path: Path) -> 
     folder = find_checkpoint(SUBJECT, tmp_path)
     assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen3"
     written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert json.loads((folder / "tokenizer.json").read_text())["model"]["merges"]  # llama.cpp refuses none
     assert find_checkpoint(SUBJECT, tmp_path) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
     assert [entry.name for entry in (tmp_path / "models").iterdir()] == ["qwen3-bf16"]

@@ -71,6 +71,7 @@ class Desk:
             "-f": self.folder / "service.yaml",
             "--replica": self.folder / "replica.json",
             "--trace": self.trace,
+            "--cold-start": "30s",
         }
-        words = [str(word) for flag, file in usual.items() if flag not in without for word in (flag, file)]
-        return self.terminal.run("simulate", *words, "--cold-start", "30s", *others)
+        words = [str(word) for flag, value in usual.items() if flag not in without for word in (flag, value)]
+        return self.terminal.run("simulate", *words, *others)
