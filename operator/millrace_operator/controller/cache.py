@@ -59,6 +59,8 @@ class Cache:
         self._names = names or ModelNames({})
         self._objects: dict[ObjectKey, Obj] = {}
         self._services: dict[ServiceKey, Obj] = {}
+        self._scaled: dict[ServiceKey, None] = {}
+        """The services about whose count the operator decides, in the order of their arrival."""
         self._specs: dict[ServiceKey, ParsedSpec] = {}
         self._running = RunningNames(self._names)
         self._members: dict[Group, defaultdict[ServiceKey, set[ObjectKey]]] = {
@@ -155,9 +157,7 @@ class Cache:
         return held.spec
 
     def fetching(self) -> dict[ServiceKey, tuple[Obj, ...]]:
-        """Return, for each service, the pods with a container that fetches a model, or starts again to
-        do so.
-        """
+        """Return, for each service, the pods with a container that fetches a model or restarts to do so."""
         return {
             key: self._look_up(Group.FETCHING, key)
             for key in self._members[Group.FETCHING]
@@ -199,6 +199,10 @@ class Cache:
     def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all services."""
         return list(self._services)
+
+    def scaled_keys(self) -> list[ServiceKey]:
+        """Return the keys of the services in another mode than External."""
+        return list(self._scaled)
 
     @contextmanager
     def noting_ends(self) -> Iterator[None]:
@@ -266,6 +270,8 @@ class Cache:
         if place.served_name is not None:
             self._services[ServiceKey(key.namespace, key.name)] = obj
             self._names.put(ServiceKey(key.namespace, key.name), place.served_name)
+        if place.is_scaled:
+            self._scaled[ServiceKey(key.namespace, key.name)] = None
         if place.departure:
             self._departures[key.name] = place.departure
         if place.gpus:
@@ -278,6 +284,7 @@ class Cache:
         role, owner = kind_of(obj).role, owner_of(obj)
         if role is Role.SERVICE:
             del self._services[ServiceKey(key.namespace, key.name)]
+            self._scaled.pop(ServiceKey(key.namespace, key.name), None)
         elif role is Role.NODE:
             self._departures.pop(key.name, None)
             self._gpu_nodes.pop(key.name, None)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from millrace_kubernetes.model_names import ModelNames, read_running_name, read_served_name
 from millrace_operator.api.conditions import Reason, find_condition
+from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.kube.kinds import Kind, Obj, ObjectKey, Role, ServiceKey, kind_of
 from millrace_operator.kube.node import GpuNode, find_departure, find_gpus
 from millrace_runtime import contract
@@ -174,6 +175,8 @@ class Place(NamedTuple):
     gpus: GpuNode | None
     served_name: str | None
     """Of a service."""
+    is_scaled: bool
+    """Whether the operator decides about a service's count: its mode is not External."""
     running: Running | None
     """Of a Ready replica's pod."""
 
@@ -188,8 +191,15 @@ def find_place(obj: Obj) -> Place:
         departure=find_departure(obj) if is_node else None,
         gpus=find_gpus(obj) if is_node else None,
         served_name=read_served_name(obj) if role is Role.SERVICE else None,
+        is_scaled=role is Role.SERVICE and is_scaled(obj),
         running=find_running(obj, owner),
     )
+
+
+def is_scaled(service: Obj) -> bool:
+    """Whether the operator decides about a service's count. True for an unreadable mode."""
+    scaling = service.get("spec", {}).get("scaling") or {}
+    return bool(scaling.get("mode") != ScalingMode.EXTERNAL)
 
 
 def find_groups(obj: Obj) -> tuple[Group, ...]:

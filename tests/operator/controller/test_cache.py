@@ -83,6 +83,17 @@ def test_children_and_pods_are_found_by_label() -> None:
     assert cache.pods(KEY) == ()
 
 
+def test_services_whose_counts_the_operator_decides_are_known_without_a_look_at_all_of_them() -> None:
+    cache, found = Cache(), []
+    modes = ({}, {"scaling": {"mode": "External"}}, {"scaling": {"mode": "DryRun"}}, {"scaling": None})
+    for version, spec in enumerate(modes, start=1):
+        service = make_service(**spec)
+        cache.put({**service, "metadata": {**service["metadata"], "resourceVersion": str(version)}})
+        found.append(cache.scaled_keys())
+    cache.forget(service)
+    assert [*found, cache.scaled_keys()] == [[KEY], [], [KEY], [KEY], []]
+
+
 def test_the_pods_that_fetch_are_known_without_a_look_at_all_of_them() -> None:
     cache, running, version = Cache(), {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, itertools.count(1)
     cache.put(versioned(make_service(), next(version)))

@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 
 import aiohttp
 
-from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.decision import Decision
 from millrace_operator.autoscaler.decide.evidence import gather_evidence
@@ -213,11 +212,9 @@ class ScalingLoop:
         return {**known, WAITING_AT_GATEWAYS: waiting} if waiting else known
 
     def _read_policies(self) -> Iterator[tuple[ServiceKey, Policy]]:
-        for key in self._cache.service_keys():
+        for key in self._cache.scaled_keys():
             try:
-                spec = self._cache.spec(key)
-                if spec.scaling.mode is not ScalingMode.EXTERNAL:
-                    yield key, read_policy(spec, self._settings, self._fit_windows(key))
+                yield key, read_policy(self._cache.spec(key), self._settings, self._fit_windows(key))
             except ValueError:
                 continue  # the planner reports the error in status
 
