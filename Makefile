@@ -83,6 +83,7 @@ lint: venv  ## style, formatting and the layers
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python -m testing.rules
+	$(BIN)/python -m development.sizes
 
 types: venv  ## strict types
 	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes operator/millrace_node_cache operator/millrace_kubectl runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_fetch runtime/millrace_fit runtime/millrace_cli runtime/stories_training kernels/millrace_kernels

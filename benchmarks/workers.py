@@ -20,7 +20,7 @@ from benchmarks.runtime.machine import describe_machine, read_num_threads
 from benchmarks.runtime.models.checkpoint import write_model
 from benchmarks.runtime.models.shapes import BILLION, SMALL, Shape
 from benchmarks.runtime.ours import our_library
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.rounds import Engine, ask, running
 from benchmarks.runtime.workload import CASES, WAKE, Case
 
@@ -54,7 +54,7 @@ def measure(engines: Sequence[Engine], case: Case, num_rounds: int) -> list[list
             with running(engines[which]):
                 ask(engines[which], WAKE, f"{case.name} {number}")
                 rates[which].append(ask(engines[which], case, str(number)))
-        tell(f"round {number + 1}: {case.name} {' '.join(f'{one[-1]:.1f}' for one in rates)}")
+        report(f"round {number + 1}: {case.name} {' '.join(f'{one[-1]:.1f}' for one in rates)}")
     return rates
 
 

@@ -131,7 +131,7 @@ def compile_imports(log: Path) -> None:
 def compile_sources() -> None:
     """Compile what has changed in our own packages since: a pod would do it at every start, and lose it."""
     command = [str(VENV / "bin" / "python"), "-m", "compileall", "-q", "operator", "runtime", "kernels"]
-    subprocess.run(command, cwd=REPOSITORY, check=False)  # what does not compile is told where it is used
+    subprocess.run(command, cwd=REPOSITORY, check=False)  # a fault is reported where it is used
 
 
 def run_python(log: Path, failure: str, *arguments: str) -> None:

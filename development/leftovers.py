@@ -23,7 +23,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def guard_this_process() -> None:
-    """Mark what this process starts from now on, give it a temporary folder, and start the guard of both."""
+    """Mark what this process starts from now on, give it a temporary folder, and start a guard for these."""
     mark = uuid.uuid4().hex
     folder = tempfile.mkdtemp(prefix="millrace-tests-")
     guard = subprocess.Popen(

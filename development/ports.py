@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def holding_port() -> Iterator[int]:
-    """Hold a free port of 127.0.0.1. Whoever shares addresses, as servers do, may listen there meanwhile."""
+    """Hold a free port of 127.0.0.1. A server that shares addresses may listen there meanwhile."""
     with socket.socket() as holder:
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
             holder.setsockopt(socket.SOL_SOCKET, option, 1)

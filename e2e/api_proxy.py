@@ -39,7 +39,7 @@ class Strike(NamedTuple):
     moment: Moment
     act: Callable[[], None]
     counts: Callable[[str], bool]
-    """Whether a write counts, told by its method and path."""
+    """Whether a write counts, by its method and path."""
 
 
 class ApiProxy:
@@ -156,7 +156,7 @@ class ApiProxy:
             self._late.add(late)
             return await asyncio.shield(late)
         try:
-            return await self._pass_on(request, body, is_told=moment is not Moment.LANDED)
+            return await self._pass_on(request, body, is_answered=moment is not Moment.LANDED)
         except aiohttp.ClientError as error:
             raise web.HTTPBadGateway from error
 
@@ -187,10 +187,10 @@ class ApiProxy:
                 status=answer.status, body=await answer.read(), headers=select(answer.headers)
             )
 
-    async def _pass_on(self, request: web.Request, body: bytes, *, is_told: bool) -> web.StreamResponse:
+    async def _pass_on(self, request: web.Request, body: bytes, *, is_answered: bool) -> web.StreamResponse:
         async with self._send(request, body) as answer:
             self._note(request, answer.status)
-            if not is_told:
+            if not is_answered:
                 self._act_later()
                 raise web.HTTPBadGateway
             response = web.StreamResponse(status=answer.status, headers=select(answer.headers))

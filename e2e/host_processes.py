@@ -9,7 +9,7 @@ from testing.polling import wait_until
 
 
 def pod_process_ids(pod: dict[str, Any]) -> list[int]:
-    """Return the ids of a pod's processes, told by the pod's address in their environment."""
+    """Return the ids of a pod's processes, found by the pod's address in their environment."""
     mark = f"MILLRACE_BIND_ADDRESS={pod['status']['podIP']}".encode()
     return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)]
 

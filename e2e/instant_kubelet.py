@@ -1,7 +1,7 @@
 """Nodes whose pods are Ready as soon as they are bound, and gone as soon as they are deleted. Nothing runs.
 
 For tests of writes alone: Kubernetes' own controllers make the pods, and its scheduler binds them. The pod of
-a Job has ended at once, and has told of a model whatever is asked for. A replica of NO_MODEL is never Ready.
+a Job ends at once, and has reported what is asked for. A replica of NO_MODEL is never Ready.
 """
 
 import http.client
@@ -115,7 +115,7 @@ def render_running(pod: Object) -> Object:
 
 
 def render_ended(pod: Object) -> Object:
-    """Return the status of a Job's pod that has done its work, and has told what it found."""
+    """Return the status of a Job's pod that has done its work, and has reported what it found."""
     (container,) = pod["spec"]["containers"]
     told = {"revision": REVISION, "numFiles": 3, "numBytes": 1, "facts": FACTS}
     if "--resolve" not in container["args"]:

@@ -124,14 +124,14 @@ class Recording:
         self._num_asked = 0
 
     @property
-    def is_told(self) -> bool:
+    def is_scraped(self) -> bool:
         """Whether Prometheus has it: who asks again has taken in the answer before."""
         return self._num_asked > 2
 
     def render(self) -> bytes | None:
         """The page, twice in case that the first answer was lost; then nothing."""
         self._num_asked += 1
-        return b"" if self.is_told else self._page
+        return b"" if self.is_scraped else self._page
 
     def close(self) -> None:
         """Nothing is held."""

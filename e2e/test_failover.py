@@ -34,7 +34,7 @@ def list_versions(service: Service) -> dict[str, str]:
 
 
 def test_the_other_operator_takes_over(service: Service) -> None:
-    # Prometheus tells it some scrapes later, and then status is what it will be.
+    # Prometheus reports it some scrapes later, and then status is what it will be.
     service.wait_for("told what a replica is", lambda: "serving" in service.status()["model"], 60)
     before = {pod["metadata"]["uid"] for pod in service.pods()}
     versions = list_versions(service)

@@ -1,4 +1,4 @@
-"""Two services want the same accelerators: PriorityClasses say which has them, and the other tells so."""
+"""Two services want the same accelerators: PriorityClasses say which has them; the other's status says so."""
 
 from collections.abc import Iterator
 

@@ -94,7 +94,7 @@ def start(service: Service, count: int, **placement: Any) -> set[str]:
 
 
 def find_keepers(service: Service) -> set[str]:
-    """Return the nodes whose labels tell that they have the model."""
+    """Return the nodes whose labels say that they have the model."""
     path = service.status()["model"]["cache"]["path"]
     label = f"{LABEL_KEPT_ON_NODE}{name_kept(service.namespace, path)}"
     nodes = service.cluster.api.list("/api/v1/nodes")
@@ -129,8 +129,8 @@ def test_each_of_three_nodes_downloads_it_once_and_later_pods_find_it_there(
     nodes = start(kept, 3, topologySpreadConstraints=[spread])
     assert nodes == {"gpu-0", "cpu-0", SPARE}
     assert 3 <= count_downloads(hub) < 3.5
-    hub.large.bytes_per_second = 1  # whoever asks for it again would wait for an hour
-    wait_until("nodes that tell of it", lambda: find_keepers(kept) == nodes)
+    hub.large.bytes_per_second = 1  # a second download would take an hour
+    wait_until("nodes labelled with it", lambda: find_keepers(kept) == nodes)
     assert "cpu-0, gpu-0, spare" in ask_namespace(kept, "models")
     start(kept, 6)
     assert 3 <= count_downloads(hub) < 3.5
@@ -142,7 +142,7 @@ def test_the_scheduler_prefers_the_node_that_has_the_model_to_nodes_that_have_no
     """By itself it spreads the pods of a ReplicaSet, and the others have more room than the spare node."""
     with spare.taking_all():
         assert start(kept, 1) == {SPARE}
-        wait_until("a node that tells of it", lambda: find_keepers(kept) == {SPARE})
+        wait_until("a node labelled with it", lambda: find_keepers(kept) == {SPARE})
     hub.large.bytes_per_second = 1  # a pod on another node would wait for an hour
     for count in (2, 3):
         kept.spec["replicas"] = count

@@ -20,7 +20,7 @@ DEFINITION = f"inferenceservices.{GROUP}"
 
 @pytest.fixture
 def kserve(cluster: LocalCluster) -> Iterator[None]:
-    """KServe's definition, as far as another operator can tell it from ours."""
+    """KServe's definition, as far as another operator can distinguish it from ours."""
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(render_definition()))
     established = ("wait", "--for=condition=Established", f"crd/{DEFINITION}")
     wait_until("its definition", partial(cluster.kubectl, *established), outlives=(PartFailedError,))

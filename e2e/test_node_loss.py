@@ -1,4 +1,4 @@
-"""A node is lost under load with a replica on it: another takes its place, and status tells of it."""
+"""A node is lost under load with a replica on it: another takes its place, and status says so."""
 
 import time
 from pathlib import Path

@@ -242,7 +242,7 @@ def test_what_happened_while_an_operator_stood_still_and_history_went_is_seen(
         operator.pause()
         place.delete_child("history-replicas")
         place.apply(render_service("history", 8))
-        restart_api_server(place.cluster)  # its memory of changes begins anew
+        restart_api_server(place.cluster)  # it forgets all changes
         operator.resume()
         place.wait_whole("history", 2, LEASE_SECONDS + 15)
         assert operator.is_running
@@ -288,7 +288,7 @@ def test_an_outage_at_many_services_ends_no_operator(
 
 
 def test_what_happened_before_etcd_forgot_it_is_seen(place: Place, proxy: ApiProxy, tmp_path: Path) -> None:
-    """The API server asks etcd for every watch here: with its own memory it could still tell what was.
+    """The API server asks etcd for every watch here: with its own memory it could still report old changes.
 
     This test is the file's last one, as it leaves such an API server behind.
     """
@@ -307,7 +307,7 @@ def test_what_happened_before_etcd_forgot_it_is_seen(place: Place, proxy: ApiPro
         assert "ExpiredError" not in operator.text
         operator.resume()
         place.wait_whole("compacted", 2, LEASE_SECONDS + 15)
-        wait_until("the lists anew", lambda: "ExpiredError" in operator.text)
+        wait_until("the new lists", lambda: "ExpiredError" in operator.text)
         assert operator.is_running
 
 

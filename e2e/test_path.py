@@ -186,7 +186,7 @@ def check_look(service: Service) -> None:
 
 
 def check_plan(service: Service) -> None:
-    """A replica's KV cache holds what its sequences fill, and a pod of 2 GiB was told to have room for more.
+    """A replica's KV cache holds what its sequences fill, and a pod of 2 GiB has room for more by its plan.
 
     These nodes bound no memory: so the replica shares the machine's, and keeps prefixes in no more of it.
     """

@@ -234,7 +234,8 @@ def recorded(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFact
             stage.add_service(name, name, pages=shown)
         with running(prometheus):
             wait_until(
-                "all is recorded", lambda: all(one.is_told for shown in recordings.values() for one in shown)
+                "all is recorded",
+                lambda: all(one.is_scraped for shown in recordings.values() for one in shown),
             )
             asyncio.run(stage.replay(moment, began, RECORDED_SECONDS))
             yield stage
@@ -346,7 +347,7 @@ def test_a_long_interval_is_that_of_one_scrape_past_one_that_was_lost(
 def test_load_is_counted_once_and_refused_requests_and_other_engines_are_none_of_it(
     stage: Stage, namespace: str, rate: float
 ) -> None:
-    """Of `five`, what exports a gateway's counters tells of three times as much: it may be anybody's pod."""
+    """Of `five`, what exports a gateway's counters reports three times as much: it may be anybody's pod."""
     signals = stage.ending[namespace]
     assert signals.recent_arrivals_per_second == pytest.approx(rate, rel=0.15)
     num_steps = [steps.num_steps for steps in signals.steps]

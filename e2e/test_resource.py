@@ -137,11 +137,11 @@ REFUSALS = {
     ),
     "a password in a URI": (
         manifest(model={"uri": "https://me:secret@host.example/m"}),
-        "whoever may read the service reads them",
+        "everybody who may read the service can read them",
     ),
     "a signed URI": (
         manifest(model={"uri": "https://host.example/m?signature=1"}),
-        "whoever may read the service reads them",
+        "everybody who may read the service can read them",
     ),
     "a web server without a folder": (manifest(model={"uri": "https://host.example"}), "https://host/folder"),
     "a repository that climbs": (
@@ -773,7 +773,7 @@ def test_kubectl_completes_the_plugins_command_lines(
 
 
 def complete(cluster: LocalCluster, folder: Path, *words: str) -> str:
-    """Return what the shell is told, from a kubectl that finds the plugin in a folder."""
+    """Return the suggestions for the shell, from a kubectl that finds the plugin in a folder."""
     kubectl = cluster.layout.programs / "kubectl"
     environment = {
         **os.environ,

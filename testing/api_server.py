@@ -1,4 +1,4 @@
-"""A small API server: lists, watches, expires versions and cuts streams when told to."""
+"""A small API server: lists, watches, expires versions and cuts streams on demand."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A server of the gateway's own, with a handler that tells what it got."""
+"""A server of the gateway's own, with a handler that returns what it got."""
 
 import asyncio
 import json
@@ -14,16 +14,16 @@ from millrace_gateway.http.server import HttpServer
 Handle = Callable[[Request], Awaitable[None]]
 
 
-async def tell(request: Request) -> None:
+async def echo(request: Request) -> None:
     """Answer with the method, the target, the Host and the body."""
     while not request.is_complete:
         await request.wait_body()
-    told = [request.method.decode(), request.target, request.host, request.take_body().decode("latin-1")]
-    request.respond(200, json.dumps(told).encode(), [])
+    taken = [request.method.decode(), request.target, request.host, request.take_body().decode("latin-1")]
+    request.respond(200, json.dumps(taken).encode(), [])
 
 
 @asynccontextmanager
-async def serving(handle: Any = tell, **limits: Any) -> AsyncIterator[HttpServer]:
+async def serving(handle: Any = echo, **limits: Any) -> AsyncIterator[HttpServer]:
     server = HttpServer(handle, ConnectionLimits(**limits))
     await server.start(socket.create_server(("127.0.0.1", 0)), 16)
     yield server

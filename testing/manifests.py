@@ -1,4 +1,4 @@
-"""Manifests that people were shown, today and before: whoever applied one may apply it again."""
+"""Manifests that pages show or have shown: a user who applied one may apply it again."""
 
 import re
 from collections.abc import Iterator

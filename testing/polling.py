@@ -1,4 +1,4 @@
-"""Waits for what tells nobody when it comes: looks again and again, and in the end says what was awaited."""
+"""Waits for what sends no notice: looks again and again, and in the end says what was awaited."""
 
 import asyncio
 import time

@@ -56,7 +56,7 @@ class Script:
         self._no_line = self._split(_NO_ANSWER)
 
     def next_token(self, seen: list[list[int]]) -> int:
-        """Return the token after those that the only KV group sees. After its end an answer begins anew."""
+        """Return the token after those that the only KV group sees. After its end an answer starts over."""
         [tokens] = seen
         line, num_said = self._find_place(tokens)
         place = num_said % line.num_bytes

@@ -115,7 +115,7 @@ def unschedulable_status(
 
 
 def resolver_status(message: str, code: int = 0) -> dict[str, Any]:
-    """Of a Job's pod that has ended, or that is to begin anew."""
+    """Of a Job's pod that has ended, or whose container waits for a restart."""
     ended = {"terminated": {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}}
     back = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
     container = {"name": "fetch", "restartCount": 2, **(back if code else {"state": ended})}
@@ -123,7 +123,7 @@ def resolver_status(message: str, code: int = 0) -> dict[str, Any]:
 
 
 class World:
-    """One service, its operator, and controllers that move only when told to."""
+    """One service, its operator, and controllers that move only on request."""
 
     settings = RenderSettings()
 
@@ -135,7 +135,7 @@ class World:
         self.replicas: dict[str, ReplicaStatus] = {}
         self.demand = UNKNOWN_DEMAND
         self.loads: dict[str, PodLoad] | None = {}
-        """What gateways have at pods, by uid: nothing where it is not said; None where they tell nothing."""
+        """What gateways have at pods, by uid: nothing where it is not said; None without reports."""
         self.broken: dict[str, dict[str, Any]] = {}
         self.capacity: int | None = None
         self.quota: int | None = None
@@ -331,7 +331,7 @@ class World:
                     break
                 self._create_pod(revision, deployment)
                 moved = True
-            moved |= self._tell_refusal(deployment)
+            moved |= self._report_refusal(deployment)
         moved |= self._run_jobs()
         return self._run_kubelets() or moved
 
@@ -350,7 +350,7 @@ class World:
         if not has_begun and self.quota is not None and self._count_quota() >= self.quota:
             return False
         pod = pod or self._make_job_pod(job)
-        message = "" if _fills(job) else self._tell() if _looks(job) else self._answer()
+        message = "" if _fills(job) else self._report() if _looks(job) else self._answer()
         if message is None or (_fills(job) and not self.is_filled):
             return not has_begun
         self.cluster.put({**pod, "status": resolver_status(message)})
@@ -367,8 +367,8 @@ class World:
             told["numBytes"] = self.model_num_bytes
         return json.dumps(told if self.model_facts is None else {**told, "facts": self.model_facts})
 
-    def _tell(self) -> str | None:
-        """Return what a look at a model in a claim tells."""
+    def _report(self) -> str | None:
+        """Return what a look at a model in a claim reports."""
         if self.model_facts is None:
             return None
         return json.dumps({"numFiles": 3, "numBytes": self.model_num_bytes, "facts": self.model_facts})
@@ -385,7 +385,7 @@ class World:
     def _count_quota(self) -> int:
         return sum(not _has_ended(pod) for pod in self.objects("Pod"))
 
-    def _tell_refusal(self, deployment: Obj) -> bool:
+    def _report_refusal(self, deployment: Obj) -> bool:
         """Tell in the Deployment's status that the quota refuses some of its pods, or that it does not."""
         revision = deployment["metadata"]["labels"][contract.LABEL_REVISION]
         is_short = len(self.pods(revision)) < deployment["spec"]["replicas"]

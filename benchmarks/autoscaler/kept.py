@@ -19,7 +19,7 @@ class Kept:
         self._path = path
         self.results = _read(path, origin) if path.exists() else {}
         """What is known."""
-        # Written anew: the last line has no end where the run was cut off while it wrote.
+        # The whole file is rewritten: the last line has no end where the run was cut off while it wrote.
         lines = [json.dumps({"origin": origin}), *[_write(*one) for one in self.results.items()]]
         path.write_text("\n".join(lines) + "\n")
 

@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """Say how far it is."""
     print(text, file=sys.stderr, flush=True)
 
@@ -76,10 +76,10 @@ async def measure(
         return operating(cluster, folder, arguments.writes_per_second, log_level)
 
     await api.create_all(SERVICES, make_services(arguments.services))
-    tell(f"{arguments.services} services are there")
+    report(f"{arguments.services} services are there")
     with start() as operator:
         found: dict[str, Any] = await measure_convergence(api, operator, arguments.services)
-        tell(f"converged: {found}")
+        report(f"converged: {found}")
         found["status_lag_p99_seconds"] = await measure_status_lag(api)
         found["cause_lag_p99_seconds"] = await measure_cause_lag(api)
         await add_pods(api)
@@ -87,7 +87,7 @@ async def measure(
         rest = await measure_rest(api, operator)
         found |= {"writes_when_converged": rest.writes, "idle_cpu_percent": rest.cpu_percent}
         found["child_restore_p99_seconds"] = await measure_restores(api)
-    tell(f"measured at rest: {found}")
+    report(f"measured at rest: {found}")
     before = await api.count_writes()
     with start() as operator:
         found["first_reconcile_seconds_of_all"] = await measure_start(operator)
@@ -97,7 +97,7 @@ async def measure(
         with start() as other:
             found["failover_crash_seconds"] = await measure_failover(operator, other, signal.SIGKILL)
             found["failover_graceful_seconds"] = await measure_handovers(other, start)
-    tell(f"measured failovers: {found}")
+    report(f"measured failovers: {found}")
     with start("DEBUG") as operator:
         await measure_start(operator)
         await settle(operator)
@@ -129,7 +129,7 @@ async def measure_few(
 def run(measure: Measure, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure on a control plane of its own."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as text:
-        cluster = LocalCluster(Path(text) / "cluster", nodes=(), say=tell, part_memory=PART_MEMORY)
+        cluster = LocalCluster(Path(text) / "cluster", nodes=(), say=report, part_memory=PART_MEMORY)
         try:
             cluster.start()
             return asyncio.run(prepare(measure, cluster, Path(text), arguments))

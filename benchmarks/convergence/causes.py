@@ -88,17 +88,17 @@ async def measure_cause_lag(api: Api) -> float:
         began = time.monotonic()
         await api.send("PATCH", f"{PODS}/{name}/status", {"status": trouble.status}, "strategic-merge")
 
-        async def is_told(path: str = path, name: str = name, words: str = trouble.words) -> bool:
-            return tells(await api.send("GET", path), name, words)
+        async def is_reported(path: str = path, name: str = name, words: str = trouble.words) -> bool:
+            return reports(await api.send("GET", path), name, words)
 
-        await wait_for(f"{trouble.words!r} of {name}", is_told, 60)
+        await wait_for(f"{trouble.words!r} of {name}", is_reported, 60)
         seconds.append(time.monotonic() - began)
         pods.append(pod)
     await run_all(lambda pod: mark_ready(api, pod), pods)
     return find_percentile(seconds, 99)
 
 
-def tells(service: Object, pod: str, words: str) -> bool:
+def reports(service: Object, pod: str, words: str) -> bool:
     """Whether a condition names the pod, with these words."""
     messages = [one["message"] for one in service.get("status", {}).get("conditions", [])]
     return any(pod in message and words in message for message in messages)

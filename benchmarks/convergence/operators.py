@@ -72,7 +72,7 @@ class Operator:
         return self._count("controller_runtime_reconcile_total")
 
     def count_reconciles(self, service: str) -> int:
-        """Return the reconciles of one service, which an operator with the log level DEBUG tells."""
+        """Return the reconciles of one service, which an operator logs at the level DEBUG."""
         return self.log.read_text().count(f"{service}: reconciled in ")
 
     @property

@@ -199,7 +199,7 @@ def _time_lookups(gateway: Gateway, num_services: int) -> float:
         gateway.catalogue.ready_replicas(route)
 
     for key in keys:
-        find(key)  # the first one after an event makes the list anew
+        find(key)  # the first one after an event rebuilds the list
     began = time.perf_counter()
     for key in keys:
         find(key)

@@ -2,7 +2,7 @@
 
 Streams run through our gateway while stub replicas are scaled down, rolled out, and drained with their nodes:
 each stream must be complete. Then requests wait for a service without a replica: each must be answered, and
-the operator must be told once. It prints a table, then one JSON line, and returns 1 if anything was lost.
+the operator must get one report. It prints a table, then one JSON line, and returns 1 if anything was lost.
 """
 
 import argparse
@@ -156,7 +156,7 @@ def disrupt(folder: Path, num_streams: int, at_once: int, num_disruptions: int) 
 
 
 def hold(folder: Path, num_requests: int) -> dict[str, Any]:
-    """Return what became of requests for a service at zero, and how often the operator was told of it."""
+    """Return what became of requests for a service at zero, and how many reports of it the operator got."""
     wakes: list[float] = []
     with set_up(folder, "sleeper", minReplicas=0, maxReplicas=4, mode="Automatic") as rig:
         threading.Thread(target=count_wakes, args=(rig, wakes), daemon=True).start()
@@ -173,7 +173,7 @@ def hold(folder: Path, num_requests: int) -> dict[str, Any]:
 
 
 def count_wakes(rig: Rig, wakes: list[float]) -> None:
-    """Add a time whenever the gateway tells the operator that requests wait where none did."""
+    """Add a time whenever the gateway reports to the operator that requests wait where none did."""
     url = f"http://127.0.0.1:{rig.metrics_port}/loads"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {LEADER_TOKEN}"})
     num_open = 0

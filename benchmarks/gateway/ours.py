@@ -158,7 +158,7 @@ def make_pod(
     is_leaving: bool = False,
     is_deleted: bool = False,
 ) -> dict[str, Any]:
-    """Return the pod of a Ready replica, which may be marked to leave, or be told to end."""
+    """Return the pod of a Ready replica, which may be marked to leave, or be asked to end."""
     labels = {"millrace.dev/service": service, "millrace.dev/component": "replica"}
     arguments = [FLAG_SERVED_NAME, service, FLAG_SERVICE, f"{NAMESPACE}/{service}"]
     arguments += [f"{FLAG_GATEWAY_KEY}={public_key}"]

@@ -1,4 +1,4 @@
-"""One gateway's turn in a round: each figure measured, the gateway started anew."""
+"""One gateway's turn in a round: each figure measured, with a new process of the gateway."""
 
 import time
 from dataclasses import dataclass

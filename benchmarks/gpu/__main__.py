@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
         "--out", type=Path, default=None, help="folder of the results (default: benchmarks/results/gpu)"
     )
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU, kernels interpreted")
-    parser.add_argument("--commit", help="what is measured, where git can't tell")
+    parser.add_argument("--commit", help="what is measured, where git can't say")
     values = parser.parse_args(argv)
     if not (parts := read_parts(values)):
         parser.error(f"--minutes {values.minutes:g}: the shortest part takes {min(PARTS.values())} s")

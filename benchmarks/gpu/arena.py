@@ -79,7 +79,7 @@ def _canary(dtype: torch.dtype) -> float:
 
 
 def _count_spoilt(flat: Tensor) -> int:
-    """Return how many numbers of both margins differ from the canary. Only a NaN is unlike itself."""
+    """Return how many numbers in the two margins differ from the canary. Only a NaN is unlike itself."""
     margins = torch.cat((flat[:MARGIN], flat[-MARGIN:]))
     is_spoilt = ~margins.isnan() if flat.dtype.is_floating_point else margins != _canary(flat.dtype)
     return int(is_spoilt.sum())

@@ -35,4 +35,4 @@ class Bench:
 
 
 Step = Callable[[Bench], Iterator[Row]]
-"""Yields rows as they come, so that a step that breaks off has told something."""
+"""Yields rows as they come, so that a step that breaks off has reported something."""

@@ -1,4 +1,4 @@
-"""Runs one step, in a process of its own, and writes down what it tells as it comes."""
+"""Runs one step, in a process of its own, and records each of its rows as it comes."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def run_job(job: Job, record: Path) -> None:
         began = time.perf_counter()
         try:
             _run(job, file)
-        except Exception:  # noqa: BLE001  it is told, and the next step runs
+        except Exception:  # noqa: BLE001  it is recorded, and the next step runs
             _write(file, {"error": traceback.format_exc()})
             sys.exit(1)
         _write(file, {"seconds": round(time.perf_counter() - began, 2)})

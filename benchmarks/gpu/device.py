@@ -45,7 +45,7 @@ class Device(Protocol):
         """Return how much memory is free."""
 
     def give_back_unused(self) -> None:
-        """Give back what torch keeps for later, so that free memory tells what is in use."""
+        """Give back what torch keeps for later, so that free memory shows what is in use."""
 
     def describe(self) -> dict[str, Any]:
         """Return what it is, and the versions of what drives it."""
@@ -173,7 +173,7 @@ def measure_seconds(device: Device, run: Callable[[], object], rounds: int) -> l
 
 
 def _read_driver() -> str:
-    """Return the driver's version, as its kernel module tells it."""
+    """Return the driver's version, as its kernel module reports it."""
     try:
         return Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
     except OSError as error:

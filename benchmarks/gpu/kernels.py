@@ -148,7 +148,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _brief(value: Any) -> str:
-    """Return a value. A long list is told by its length and its largest number."""
+    """Return a value. A long list is shown as its length and its largest number."""
     if isinstance(value, list) and len(value) > 4:
         return f"{len(value)}x<={max(value)}"
     return str(value).replace(" ", "")

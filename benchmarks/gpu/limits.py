@@ -30,7 +30,7 @@ def measure_matrix_rate(bench: Bench) -> float:
     return 2 * size**3 / statistics.median(seconds)
 
 
-def tell_limits(bench: Bench) -> Iterator[Row]:
+def report_limits(bench: Bench) -> Iterator[Row]:
     """Tell what the device does, and what a launch costs the host."""
     yield Figure("copy bandwidth", measure_bandwidth(bench) / 1e9, "GB/s")
     source = torch.empty(bench.sized(1 << 30, 1 << 10), dtype=torch.float32, device=bench.where).normal_()

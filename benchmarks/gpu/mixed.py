@@ -84,7 +84,7 @@ def measure_mixed_load(bench: Bench) -> Iterator[Row]:
 
 
 class Totals(NamedTuple):
-    """What a load's steps told."""
+    """The record of a load's steps."""
 
     num_drawn: int
     num_compiled: int

@@ -31,7 +31,7 @@ class Pace(NamedTuple):
     seconds: float
     """From one result to the next, with two in flight."""
     own_seconds: float
-    """As the results tell."""
+    """As the results show."""
     num_compiled: int
 
 

@@ -150,7 +150,7 @@ def _decode_padded(served: Served, work: Work, *, is_recorded: bool) -> tuple[li
 def check_recordings(bench: Bench) -> Iterator[Row]:
     """Compare steps of each recorded size alone with the same size among all, recorded for the second time.
 
-    All share memory: one that another one spoils would draw other tokens. And tell what memory they take.
+    All share memory: one that another one spoils would draw other tokens. And report what memory they take.
     """
     work = bench.sized(REAL, DRY)
     served = serve(bench, bench.sized(SMALL_LLAMA, TINY), torch.bfloat16, work.length)

@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Ran:
-    """What a step told, and how it ended."""
+    """A step's rows, and how it ended."""
 
     name: str
     outcome: Outcome
@@ -107,7 +107,7 @@ def _run_apart(
 
 
 def read_record(name: str, record: Path, code: int | None, seconds: float) -> Ran:
-    """Return what a step has told until its process ended."""
+    """Return what a step has reported until its process ended."""
     ran = Ran(name, Outcome.RAN, seconds)
     for line in _read_lines(record):
         match line:

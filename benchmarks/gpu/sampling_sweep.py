@@ -1,6 +1,6 @@
 """`python -m benchmarks.gpu.sampling_sweep`: the time of draws by the tokens and warps of a program.
 
-Its winner belongs into `millrace_kernels/sampling/gpu/triton_shape.py`. Each line compiles the kernels anew.
+Its winner belongs into `millrace_kernels/sampling/gpu/triton_shape.py`. Each line compiles the kernels again.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from benchmarks.gpu.attention_speed import (
     measure_windowed_attention,
 )
 from benchmarks.gpu.bench import Step
-from benchmarks.gpu.limits import tell_limits
+from benchmarks.gpu.limits import report_limits
 from benchmarks.gpu.mixed import measure_mixed_load
 from benchmarks.gpu.mixed_steps import measure_mixed_steps
 from benchmarks.gpu.whole_steps import (
@@ -24,7 +24,7 @@ from benchmarks.gpu.whole_steps import (
 )
 
 STEPS: dict[str, Step] = {
-    "limits": tell_limits,
+    "limits": report_limits,
     **{f"decode, batch {count}": partial(measure_decode, count) for count in BATCHES},
     "decode attention": measure_decode_attention,
     "rounded decode": measure_rounded_decode,

@@ -75,7 +75,7 @@ class Pace(NamedTuple):
     seconds: float
     """From one result to the next."""
     own_seconds: float
-    """As the results tell."""
+    """As the results show."""
 
 
 def measure_pace(bench: Bench, driver: Driver, num_steps: int) -> Pace:

@@ -1,1 +1,1 @@
-"""How fast, how lean and how safely a model is fetched, and how well its size is told."""
+"""How fast, how lean and how safely a model is fetched, and how well its size is predicted."""

@@ -1,7 +1,7 @@
 """`python -m benchmarks.models`: models on their way to a replica; a table, then one JSON line.
 
 `millrace fetch` beside curl, from a Hub on this machine that is limited to what a fast network gives. Fetches
-that are killed at random moments and go on. What is told of a model's memory, beside what the loader takes.
+that are killed at random moments and go on. The predicted memory of a model, beside what the loader takes.
 On a local cluster, how often pods of a node download a model, and how late one starts whose node has it.
 Twice the model's size is needed on the disk.
 """
@@ -27,7 +27,7 @@ from benchmarks.models.transfers import Rounds, measure
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.errors import BenchmarkError
 from benchmarks.runtime.machine import describe_machine
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -48,7 +48,7 @@ def measure_transfers(arguments: argparse.Namespace) -> Rounds:
     with tempfile.TemporaryDirectory(prefix="millrace-bench-", dir=arguments.folder) as text:
         folder = Path(text)
         model = write_model(folder / "model", int(arguments.gigabytes * 1e9))
-        tell(f"a model of {model.num_bytes / 1e9:.1f} GB is there")
+        report(f"a model of {model.num_bytes / 1e9:.1f} GB is there")
         return measure(model, folder, arguments.megabytes_per_second * 1e6, arguments.rounds)
 
 
@@ -57,12 +57,12 @@ def main(argv: list[str]) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         found: dict[str, Any] = summarise_sizes(measure_sizes())
-        tell(f"told and taken: {found}")
+        report(f"predicted and taken: {found}")
         found |= summarise_starts(measure_on_nodes(arguments.rounds))
         found |= summarise_rounds(measure_transfers(arguments))
         found |= summarise_kills(measure_kills(arguments.kills, arguments.seed))
     except BenchmarkError as error:
-        tell(f"python -m benchmarks.models: {error}")
+        report(f"python -m benchmarks.models: {error}")
         return 1
     machine = describe_machine()
     limit = f"{arguments.megabytes_per_second:g} MB/s at most"

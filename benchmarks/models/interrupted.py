@@ -10,7 +10,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from testing.model_sources.kills import SOURCES, Serving, Tale, Trial
 
 SHARD_BYTES = 20 << 20
@@ -38,9 +38,9 @@ def measure_kills(num_kills: int, seed: int) -> dict[str, Tale]:
     tales: dict[str, Tale] = {}
     for (name, serving), count in zip(SOURCES.items(), share_out(num_kills, len(SOURCES)), strict=True):
         tale = tales[name] = asyncio.run(_try_source(serving, count, seed))
-        tell(f"{name}: {tale.num_kills} kills, {tale.num_wrong} wrong, whole {tale.num_whole} times")
+        report(f"{name}: {tale.num_kills} kills, {tale.num_wrong} wrong, whole {tale.num_whole} times")
         for fault in tale.faults:
-            tell(fault)
+            report(fault)
     return tales
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from e2e.cluster.build import get_programs
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import install_chart, wait_for_product
@@ -57,12 +57,12 @@ def measure_on_nodes(rounds: int) -> Starts:
         kept.spec["model"] = {"uri": f"hf://org/m@{hub.commit}", "cache": {"type": "NodeLocal"}}
         kept.spec["pod"]["env"] = [{"name": "HF_ENDPOINT", "value": hub.endpoint}]
         downloads = _count_downloads(kept, hub)
-        tell(f"{NUM_PODS} pods of one node made {downloads} downloads")
+        report(f"{NUM_PODS} pods of one node made {downloads} downloads")
         _scale(local, 1)
         pairs = [Pair(_time_second(kept), _time_second(local)) for _ in range(rounds)]
         for service in (kept, local):
             service.delete()
-    tell(f"a second replica: {', '.join(f'{pair.kept:.2f} s beside {pair.local:.2f}' for pair in pairs)}")
+    report(f"a second replica: {', '.join(f'{pair.kept:.2f} s beside {pair.local:.2f}' for pair in pairs)}")
     return Starts(downloads, pairs)
 
 
@@ -75,7 +75,7 @@ def _running_cluster() -> Iterator[LocalCluster]:
         try:
             cluster.start()
             install_chart(cluster)
-            wait_for_product(cluster, tell)
+            wait_for_product(cluster, report)
             create_namespace(cluster, NAMESPACE)
             for node in ("gpu-0", "cpu-0"):
                 make_on_disk(cluster, node, ROOT)

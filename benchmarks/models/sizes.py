@@ -1,4 +1,4 @@
-"""What is told of a model's memory beforehand, beside what the loader allocates. As the tests measure it."""
+"""The predicted memory of a model, beside what the loader allocates. As the tests measure it."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.runtime.models.checkpoint import write_model as write_llama
 from benchmarks.runtime.models.shapes import SMALL
 from millrace_fit.settings import WEIGHTS
-from testing.checkpoints.allocated import MODELS, allocate_sizes, tell_sizes
+from testing.checkpoints.allocated import MODELS, allocate_sizes, predict_sizes
 from testing.checkpoints.models import MEDIUM, write_model
 
 Write = Callable[[Path], Path]
@@ -27,9 +27,9 @@ def measure_sizes() -> dict[str, float]:
 
 
 def find_error_percent(folder: Path, weights: str) -> float:
-    """Return the larger of both errors, of what is allocated."""
-    told, taken = tell_sizes(folder, weights), allocate_sizes(folder, weights)
-    pairs = ((told.weights, taken.weights), (told.kv_cache, taken.kv_cache))
+    """Return the larger of the two errors, as a share of what is allocated."""
+    predicted, taken = predict_sizes(folder, weights), allocate_sizes(folder, weights)
+    pairs = ((predicted.weights, taken.weights), (predicted.kv_cache, taken.kv_cache))
     return max(100 * abs(beforehand / really - 1) for beforehand, really in pairs)
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from benchmarks.models.hub_server import COMMIT, REPOSITORY
 from benchmarks.models.shards import StoredModel, find_wrong
 from benchmarks.runtime.errors import BenchmarkError
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 
 _LOOK_SECONDS = 0.01
 _SPARE = 1.2
@@ -112,7 +112,7 @@ def make_curl(address: str, folder: Path, model: StoredModel, *, is_kept: bool =
 def measure(model: StoredModel, folder: Path, bytes_per_second: float, num_rounds: int) -> Rounds:
     """Let each fetch in turn; each round begins with another one. Raises BenchmarkError."""
     unlimited = measure_server(model, folder)
-    tell(f"the server sends {unlimited / 1e6:.0f} MB/s without a limit")
+    report(f"the server sends {unlimited / 1e6:.0f} MB/s without a limit")
     if unlimited < _SPARE * bytes_per_second:
         raise BenchmarkError(f"that is not {_SPARE} times the limit: lower --megabytes-per-second")
     turns: tuple[list[Turn], list[Turn], list[Turn]] = ([], [], [])
@@ -128,7 +128,7 @@ def measure(model: StoredModel, folder: Path, bytes_per_second: float, num_round
                 _check(model, all_of_them[place])
             rates = ", ".join(f"{each[-1].bytes_per_second / 1e6:.0f}" for each in turns)
             held = turns[0][-1].peak_mb
-            tell(f"round {number + 1}: fetch, curl, fetch to the disk: {rates} MB/s; it held {held:.0f} MB")
+            report(f"round {number + 1}: fetch, curl, fetch to the disk: {rates} MB/s; it held {held:.0f} MB")
     return Rounds(*turns, unlimited)
 
 

@@ -35,7 +35,7 @@ class Made:
 
     seconds: float
     steps: dict[str, float]
-    """Seconds of each step that it told of."""
+    """The seconds of each step that it reported."""
 
 
 class Clone:
@@ -110,7 +110,7 @@ def show(line: str) -> str:
 
 
 def read_steps(lines: Iterable[str]) -> dict[str, float]:
-    """Return the seconds of the steps that `make up` tells of, by their names."""
+    """Return the seconds of the steps that `make up` reports, by their names."""
     steps: dict[str, float] = {}
     for line in lines:
         if found := re.fullmatch(r"(\w+): done in (\d+) s\s*", line):
@@ -141,7 +141,7 @@ def time_ups(clone: Clone) -> dict[str, Any]:
 
 
 def describe_first(first: Made) -> dict[str, Any]:
-    """Return what the first `make up` tells; Go is fetched where PATH has none that is new enough."""
+    """Return what the first `make up` reports; Go is fetched where PATH has none that is new enough."""
     return {
         "first_up_seconds": round(first.seconds, 1),
         "first_up_steps": first.steps,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.requests.schemas import draw_schemas
 from benchmarks.runtime.figures import Spread, spread
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
@@ -51,7 +51,7 @@ def measure_grammars(tokenizer_path: Path, num_rounds: int, num_schemas: int) ->
     rounds = []
     for number in range(num_rounds):
         rounds.append(measure_round(vocabulary, schemas, number))
-        tell(f"round {number + 1}: grammars {rounds[-1]}")
+        report(f"round {number + 1}: grammars {rounds[-1]}")
     names = ("schema_compile_ms_p50", "schema_compile_ms_p99", "mask_ms_p99", "lock_held_ms")
     return {name: spread(found) for name, found in zip(names, zip(*rounds, strict=True), strict=True)}
 

@@ -16,7 +16,7 @@ from benchmarks.runtime.engines import EngineSpec, RunningEngine, ServerEngine
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Spread, ratios, spread
 from benchmarks.runtime.ours import MODEL_NAME, our_server
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.rounds import ask, running
 from benchmarks.runtime.workload import Case, Figure, compute_rate, find_fault
 
@@ -61,7 +61,7 @@ def measure_rows(
                 compare(engine, measured, fields, str(number), bystanders) for number in range(num_rounds)
             ]
             found[name] = spread(ratios(*zip(*rates, strict=True)))
-            tell(f"{name}: {found[name].median:.2f}")
+            report(f"{name}: {found[name].median:.2f}")
     return found
 
 
@@ -83,7 +83,7 @@ def measure_schemas_beside(
                 with running(engine), bystanders.watch(engine):
                     pairs[-1][place] = ask_with(engine, measured, fields, f"beside {number}")
         found = spread(ratios(*zip(*pairs[1:], strict=True)))
-        tell(f"{OVER_PEER}: {found.median:.2f}; ours and the peer's: {pairs[1:]}")
+        report(f"{OVER_PEER}: {found.median:.2f}; ours and the peer's: {pairs[1:]}")
         return found
 
 
@@ -94,7 +94,7 @@ def compare(
     seed: str,
     bystanders: Bystanders,
 ) -> tuple[float, float]:
-    """Return the rate with and without fields. Every second round begins with the latter.
+    """Return the rate with and without fields. Every second round begins without fields.
 
     Both have prompts of their own: the second ones would be in the engine's prefix cache.
     """

@@ -36,7 +36,7 @@ class Chats:
     answer_tokens: float = 130.0
     """The median answer."""
     spread: float = 0.7
-    """Standard deviation of the logarithms of both."""
+    """The standard deviation of the logarithms of the two lengths."""
 
 
 SHARED = Chats("shared prefixes")

@@ -38,7 +38,7 @@ from benchmarks.runtime.models.checkpoint import write_model
 from benchmarks.runtime.models.peer_files import find_checkpoint
 from benchmarks.runtime.ours import our_server
 from benchmarks.runtime.peers import PEERS, PYTHON_PEERS, START_ONLY, VLLM
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.published import list_figures
 from benchmarks.runtime.replicas import SHARED_CASES, measure_replicas
 from benchmarks.runtime.report import render_comparison, render_ratios, render_rows, render_spread
@@ -83,7 +83,7 @@ class Campaign:
             self._lineup.find_specs(self._model, precision, former) if cases else []
             for precision in self._choice.precisions
         ]
-        self._tell_duration(cases, sum(map(len, lineups)))
+        self._report_duration(cases, sum(map(len, lineups)))
         for specs in lineups:
             self._compare(specs, self._shorten(cases))
         if self._choice.has_part("memory"):
@@ -113,7 +113,7 @@ class Campaign:
         self._versions[FORMER] = self._choice.former
         return prepare_former(self._choice.former, self._folder / FORMER)
 
-    def _tell_duration(self, cases: Sequence[Case], num_engines: int) -> None:
+    def _report_duration(self, cases: Sequence[Case], num_engines: int) -> None:
         seconds = estimate_seconds(
             self._choice.subject.shape,
             self._shorten(cases),
@@ -122,7 +122,7 @@ class Campaign:
             num_threads=self._num_threads,
         )
         counts = f"rounds: {self._choice.num_rounds}, cases: {len(cases)}, engines: {num_engines}"
-        tell(f"{counts}; about {max(1, round(seconds / 60))} min, less on a quiet machine")
+        report(f"{counts}; about {max(1, round(seconds / 60))} min, less on a quiet machine")
 
     def _compare(self, specs: Sequence[EngineSpec], cases: Sequence[Case]) -> None:
         """Start every engine of a precision, and measure them in turn."""
@@ -146,13 +146,13 @@ class Campaign:
 
     def _start(self, spec: EngineSpec, stack: contextlib.ExitStack) -> RunningEngine | None:
         """Start an engine and stop it where it is. Raises EngineError when it is ours that fails."""
-        tell(f"starting {spec.name} {spec.precision} {spec.manner}")
+        report(f"starting {spec.name} {spec.precision} {spec.manner}")
         try:
             engine = stack.enter_context(spec.start(self._folder))
         except EngineError as error:
             if spec.name == OURS:
                 raise
-            tell(f"{spec.name} failed: {error}")
+            report(f"{spec.name} failed: {error}")
             self._left_out[f"{spec.name} {spec.precision}"] = f"failed: {error}"
             return None
         engine.pause()
@@ -180,7 +180,7 @@ class Campaign:
 
     def _measure_requests(self) -> None:
         """Measure grammars and sampling, with a vocabulary that is like a real model's."""
-        tell("training a vocabulary")
+        report("training a vocabulary")
         folder = self._folder / "requests"
         folder.mkdir()
         for name in ("config.json", "model.safetensors"):

@@ -19,7 +19,7 @@ Prompt = list[int] | str
 
 
 class Dialect(Protocol):
-    """How a server is asked for an exact number of greedy tokens, and what its events tell."""
+    """How a server is asked for an exact number of greedy tokens, and what its events say."""
 
     path: str
 
@@ -33,7 +33,7 @@ class Dialect(Protocol):
         """Return the token ids of an event, where the server was asked for them."""
 
     def read_total(self, event: Mapping[str, Any]) -> int | None:
-        """Return how many tokens the whole stream had, in the event that tells it."""
+        """Return how many tokens the whole stream had, from the event that says so."""
 
 
 class OpenAI:
@@ -57,7 +57,7 @@ class OpenAI:
         }
 
     def count_tokens(self, event: Mapping[str, Any]) -> int:
-        """Return 1 for an event with text: how many tokens it holds is told at the end."""
+        """Return 1 for an event with text: the last event says how many tokens it holds."""
         return 1 if event.get("choices") else 0
 
     def read_tokens(self, event: Mapping[str, Any]) -> list[int]:

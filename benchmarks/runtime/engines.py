@@ -70,7 +70,7 @@ class RunningEngine:
     """What both kinds share."""
 
     version: str | None = None
-    """Where the engine tells it."""
+    """Where the engine reports it."""
 
     def __init__(self, spec: EngineSpec, group: ProcessGroup) -> None:
         self.name, self.group = spec.name, group

@@ -79,7 +79,7 @@ def compare_with_best(rates: Rates, case: str, precision: str) -> Comparison | N
 
 
 def compare_manners(rates: Rates, case: str, precision: str) -> Spread | None:
-    """Return what HTTP leaves of our engine's own rate, or None where one of both was not measured."""
+    """Return what HTTP leaves of our engine's own rate, or None if either was not measured."""
     over_http = rates.get(Row(case, precision, OURS, Manner.HTTP))
     in_process = rates.get(Row(case, precision, OURS, Manner.LIBRARY))
     if over_http is None or in_process is None:
@@ -88,6 +88,6 @@ def compare_manners(rates: Rates, case: str, precision: str) -> Spread | None:
 
 
 def compare_with_former(rates: Rates, case: str, precision: str, manner: Manner) -> Spread | None:
-    """Return ours over our former commit's, or None where one of both was not measured."""
+    """Return our rate over our former commit's, or None if either was not measured."""
     ours, former = (rates.get(Row(case, precision, engine, manner)) for engine in (OURS, FORMER))
     return None if ours is None or former is None else spread(ratios(ours, former))

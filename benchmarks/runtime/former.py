@@ -14,7 +14,7 @@ from typing import NamedTuple
 from benchmarks.runtime.engines import EngineSpec
 from benchmarks.runtime.errors import EngineError, UsageError
 from benchmarks.runtime.figures import FORMER
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("", "kernels", "operator", "runtime")
@@ -51,7 +51,7 @@ def read_former_commit(name: str) -> str:
 
 def prepare_former(commit: str, folder: Path) -> Former:
     """Write a commit's files into `folder` and compile its native library. Raises EngineError."""
-    tell(f"writing and compiling commit {commit}")
+    report(f"writing and compiling commit {commit}")
     former = write_former(commit, folder)
     _run_build(former)
     return former

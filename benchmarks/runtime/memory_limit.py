@@ -14,7 +14,7 @@ from benchmarks.runtime.figures import Spread, spread
 from benchmarks.runtime.models.checkpoint import write_model
 from benchmarks.runtime.models.shapes import BILLION
 from benchmarks.runtime.ours import our_library
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.rounds import ask, running
 from benchmarks.runtime.workload import Case, Figure
 
@@ -34,7 +34,7 @@ def measure_memory_limit(
     folder: Path, num_rounds: int, num_threads: int, bystanders: Bystanders, case: Case = CASE
 ) -> MemoryLimit:
     """Write the model, and decode on it in process. Raises EngineError."""
-    tell("writing two gigabytes of random weights")
+    report("writing two gigabytes of random weights")
     model = write_model(folder / "billion", BILLION)
     bytes_per_token = BILLION.count_bytes_per_token(case.num_prompt_tokens + case.num_output_tokens / 2)
     shares, rates = [], []
@@ -48,5 +48,5 @@ def measure_memory_limit(
             bandwidth = statistics.mean([before, measure_read_bandwidth(num_threads)])
             rates.append(rate)
             shares.append(bytes_per_token * rate / bandwidth)
-            tell(f"round {number + 1}: {rate:.2f} tokens/s, {shares[-1]:.2f} of {bandwidth / 1e9:.1f} GB/s")
+            report(f"round {number + 1}: {rate:.2f} tokens/s, {shares[-1]:.2f} of {bandwidth / 1e9:.1f} GB/s")
     return MemoryLimit(spread(shares), spread(rates), round(bytes_per_token))

@@ -32,7 +32,7 @@ class Peer:
     """Its model by precision, below $PEERS, with {stem} for the name of what is compared."""
     build: Builder
     ask_version: tuple[str, ...] = ()
-    """A command, below $PEERS, whose first line with a digit is its version; a library's driver tells it."""
+    """A command, below $PEERS, whose first line with a digit is its version; a library's driver says it."""
     build_caching: Builder | None = None
     """With its prefix cache, where it is compared so: it answers with token ids."""
 
@@ -47,7 +47,7 @@ class Peer:
         return f"$PEERS/{missing[0]} is not there" if missing else None
 
     def read_version(self, folder: Path) -> str | None:
-        """Return its version where the program tells it."""
+        """Return its version if the program reports it."""
         if not self.ask_version:
             return None
         command = [str(folder / self.ask_version[0]), *self.ask_version[1:]]

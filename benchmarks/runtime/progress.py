@@ -3,7 +3,7 @@
 import sys
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """Write one line to the standard error stream, at once."""
     sys.stderr.write(f"  {text}\n")
     sys.stderr.flush()

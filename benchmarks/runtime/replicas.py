@@ -15,7 +15,7 @@ from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Spread, spread
 from benchmarks.runtime.ours import our_library
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.rounds import Engine, ask, running
 from benchmarks.runtime.workload import CASES, Case, Figure, compute_rate, find_fault
 
@@ -49,7 +49,7 @@ def measure_replicas(
         for number in range(num_rounds):
             for case in cases:
                 shares[case.name].append(compare_replicas(replicas, case, str(number), bystanders))
-                tell(f"round {number + 1}: two replicas {case.name} {shares[case.name][-1]:.2f}")
+                report(f"round {number + 1}: two replicas {case.name} {shares[case.name][-1]:.2f}")
     return {name: spread(found) for name, found in shares.items()}
 
 

@@ -74,7 +74,7 @@ def render_spread(found: Spread, digits: int = 3) -> dict[str, Any]:
 
 
 def read_rates(rows: Iterable[Mapping[str, Any]]) -> Rates:
-    """Return the rates that a result's rows tell: of them its ratios can be taken again."""
+    """Return the rates in a result's rows, from which its ratios can be computed again."""
     return {
         Row(row["case"], row["precision"], row["engine"], Manner(row["manner"])): row["rounds"]
         for row in rows

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import OURS, Row
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.workload import WAKE, Case, Completion, compute_rate, find_fault
 
 
@@ -86,7 +86,7 @@ class Rounds:
             if engine.name == OURS:
                 raise
             self.failures[engine.name] = str(error)
-            tell(f"{engine.name} failed: {error}")
+            report(f"{engine.name} failed: {error}")
 
     def _warm_up(self, engine: Engine) -> None:
         for case in self._cases:
@@ -98,7 +98,7 @@ class Rounds:
             rate = ask(engine, turn.case, str(turn.round))
         row = engine.row(turn.case)
         self._rates.setdefault(row, []).append(rate)
-        tell(f"round {turn.round + 1}: {row.case} {row.precision} {row.engine} {row.manner}: {rate:.1f}")
+        report(f"round {turn.round + 1}: {row.case} {row.precision} {row.engine} {row.manner}: {rate:.1f}")
 
 
 @contextlib.contextmanager

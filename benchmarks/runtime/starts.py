@@ -8,7 +8,7 @@ from benchmarks.runtime import client
 from benchmarks.runtime.engines import EngineSpec, ServerEngine
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import OURS, Comparison, ratios, spread
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.workload import Case, Figure, find_fault
 
 PROMPT = "Once upon a time"
@@ -40,11 +40,11 @@ def time_starts(specs: Sequence[EngineSpec], folder: Path, num_rounds: int) -> S
             except EngineError as error:
                 if spec.name == OURS:
                     raise
-                tell(f"{spec.name} failed: {error}")
+                report(f"{spec.name} failed: {error}")
                 failures[spec.name] = str(error)
                 del seconds[spec.name]
                 continue
-            tell(f"start {number + 1}: {spec.name} {seconds[spec.name][-1]:.1f} s")
+            report(f"start {number + 1}: {spec.name} {seconds[spec.name][-1]:.1f} s")
     return Starts({name: found[1:] for name, found in seconds.items()}, failures)
 
 

@@ -34,7 +34,7 @@ class Completion(NamedTuple):
     last_token: float
     num_tokens: int
     num_first_tokens: int = 1
-    """Those that came together at `first_token`; 1 where a server does not tell."""
+    """Those that came together at `first_token`; 1 where a server does not say."""
 
 
 class Answering(Protocol):

@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_numbers(parser, "--targets", (4, 8, 16), "the HPA's targets: requests in flight at each replica")
     parser.add_argument("--seconds", type=float, default=240.0, help="length of the ramp of each trial (240)")
     parser.add_argument(
-        "--window", type=float, default=60.0, help="scale-down window of both, in seconds (60)"
+        "--window", type=float, default=60.0, help="scale-down window of ours and of the HPA, in seconds (60)"
     )
     parser.add_argument("--max-replicas", type=int, default=5, help="of ours and of the HPA (5)")
     parser.add_argument("--cpu", default="200m", help="limits.cpu of a replica (200m)")
@@ -75,7 +75,7 @@ def list_contestants(arguments: argparse.Namespace, window_seconds: float) -> li
 
 
 def run_trials(cluster: LocalCluster, contestants: Sequence[Contestant], ramp: Ramp) -> list[Outcome]:
-    """Run the trials one after the other, and tell of each at once."""
+    """Run the trials one after the other, and report each at once."""
     print(f"scrapes every {cluster.scrape_seconds} s, {ramp.capacity:.2f} requests a second a replica")
     outcomes = []
     for number, contestant in enumerate(contestants):

@@ -55,7 +55,7 @@ def render_row(scrape_seconds: int, one: Outcome) -> str:
     return (
         f"{f'{scrape_seconds} s':>7}  {one.name:<10}  {one.ttft_share:>9.1%}  {one.tpot_share:>9.1%}  "
         f"{f'{one.ttft_p95_seconds:.2f} s':>8}  {one.replica_seconds:>9.0f}  {one.highest_count:>7}  "
-        f"{one.num_refused:>7}  {one.num_broken:>6}  {_tell_kept(one)}"
+        f"{one.num_refused:>7}  {one.num_broken:>6}  {_describe_kept(one)}"
     )
 
 
@@ -63,12 +63,12 @@ def _render_comparison(one: Round) -> str:
     best, ratio = one.best_peer, "none" if one.ratio is None else f"{one.ratio:.2f}"
     return (
         f"scrapes every {one.scrape_seconds} s: ours {one.ours.replica_seconds:.0f} replica-seconds, "
-        f"objectives {_tell_kept(one.ours)}; the best of the HPAs, {best.name}, {best.replica_seconds:.0f}, "
-        f"objectives {_tell_kept(best)}; ratio {ratio}"
+        f"objectives {_describe_kept(one.ours)}; "
+        f"the best of the HPAs, {best.name}, {best.replica_seconds:.0f}, objectives {_describe_kept(best)}; ratio {ratio}"
     )
 
 
-def _tell_kept(one: Outcome) -> str:
+def _describe_kept(one: Outcome) -> str:
     return "kept" if one.keeps_objectives else "missed"
 
 

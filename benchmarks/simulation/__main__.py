@@ -34,7 +34,7 @@ from benchmarks.runtime.machine import describe_machine
 from benchmarks.runtime.models.checkpoint import write_model
 from benchmarks.runtime.models.shapes import SMALL
 from benchmarks.runtime.process import ended_by_signals
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.workload import Case, Figure
 from benchmarks.simulation.fit import Point, Shape, Tail, find_misfit, find_saturation, fit_hardware, simulate
 from benchmarks.simulation.replica import MAX_BATCHED_TOKENS, MAX_SEQUENCES, Replica, read_tail, start_replica
@@ -88,12 +88,12 @@ def compare(
             streams = replica.send(shape, rate, seconds)
             simulated = simulate(hardware, shape, [stream.sent for stream in streams], front_seconds)
             rows.append(Row(shape, load, rate, len(streams), read_tail(streams), simulated))
-            tell(f"{shape.prompt_tokens} + {shape.generation_tokens} at {load:g}: {len(streams)} requests")
+            report(f"{shape.prompt_tokens} + {shape.generation_tokens} at {load:g}: {len(streams)} requests")
     return rows
 
 
 def print_table(rows: Iterable[Row]) -> None:
-    """Print P95 in milliseconds, real and simulated, and how far off the latter is."""
+    """Print P95 in milliseconds, real and simulated, and the error of the simulated one."""
     print(f"{'prompt + answer':>16}{'load':>6}{'requests/s':>12}", end="")
     print(f"{'TTFT real':>12}{'simulated':>11}{'off':>8}{'TPOT real':>12}{'simulated':>11}{'off':>8}")
     for row in rows:

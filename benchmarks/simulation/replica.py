@@ -16,7 +16,7 @@ from benchmarks.runtime.engines import PORT, EngineSpec, ServerEngine
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.metrics import read_totals
 from benchmarks.runtime.ours import MODEL_NAME, SERVE
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.workload import Case, Completion
 from benchmarks.simulation.fit import Point, Shape, Tail
 from millrace_runtime import contract
@@ -83,7 +83,7 @@ class Replica:
         seconds, tokens, context = (rise(f"{name}_sum") / steps for name in names)
         paces = [(a.last_token - a.first_token) / (a.num_tokens - 1) for a in answers if a.num_tokens > 1]
         point = Point(seconds, tokens, context, statistics.mean(paces) if paces else seconds)
-        tell(
+        report(
             f"{case.name}: {steps:.0f} steps of {1000 * seconds:.2f} ms and {tokens:.1f} tokens, "
             f"{1000 * point.period_seconds:.2f} ms from one to the next"
         )

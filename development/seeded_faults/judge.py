@@ -65,7 +65,7 @@ class Clock:
 
 
 def read_waited_seconds(pid: int) -> float:
-    """Return for how long a process could have run and had no processor, as far as the kernel tells."""
+    """Return for how long a process could have run and had no processor, as far as the kernel reports it."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):

@@ -42,7 +42,7 @@ def bring_up(arguments: argparse.Namespace) -> None:
     if arguments.only_checks:
         return
     if running := cluster.processes.running():
-        say(tell_running(running, cluster.layout.state))
+        say(describe_running(running, cluster.layout.state))
     say("cluster: starting etcd, Kubernetes, Prometheus and the nodes")
     cluster.start()
     laps.end("cluster")
@@ -51,7 +51,7 @@ def bring_up(arguments: argparse.Namespace) -> None:
     say(guide(cluster, gateway))
 
 
-def tell_running(running: list[Record], state: Path) -> str:
+def describe_running(running: list[Record], state: Path) -> str:
     """Say that what runs is kept, with the code that it was started with. Pods, too, are kept."""
     began = time.localtime(min(record.started_at for record in running))
     since = time.strftime("%Y-%m-%d %H:%M", began)

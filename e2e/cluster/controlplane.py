@@ -38,7 +38,7 @@ class Command:
 
 
 def part_command(programs: Mapping[str, Path], name: str, *flags: str) -> Command:
-    """Return the command of a part. A program that holds several parts is told which one to be."""
+    """Return the command of a part. The command of a program with several parts says which one to be."""
     binary = programs[name]
     first = (str(binary),) if binary.name == name else (str(binary), name)
     return Command(name, (*first, *flags), MEMORY)
@@ -142,7 +142,7 @@ def scheduler_command(programs: Mapping[str, Path], layout: Layout, ports: Ports
 
 
 def serving_flags(keys: Path, port: int) -> tuple[str, ...]:
-    """Return the flags for the port that a part tells its health on; no user may read more there."""
+    """Return the flags for the port on which a part reports its health; no user may read more there."""
     files = (f"--tls-cert-file={keys / 'server.crt'}", f"--tls-private-key-file={keys / 'server.key'}")
     return ("--bind-address=127.0.0.1", f"--secure-port={port}", *files)
 

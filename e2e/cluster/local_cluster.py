@@ -232,7 +232,7 @@ class LocalCluster:
             )
 
     def _own_files(self) -> list[Path]:
-        """Return what `stop` removes; what tells that the folder is ours comes last."""
+        """Return what `stop` removes; the mark that the folder is ours comes last."""
         layout = self.layout
         folders = [layout.data, layout.keys, layout.nodes, layout.records, layout.programs]
         files = [layout.kubeconfig, layout.prometheus_config]

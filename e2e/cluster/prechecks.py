@@ -116,7 +116,7 @@ def check_namespaces() -> None:
 
 
 def allow_namespaces(proc: Path) -> str:
-    """Say what to do, by what /proc tells: a container filters system calls, or a setting of the kernel."""
+    """Say what to do, by what /proc shows: a container filters system calls, or a setting of the kernel."""
     if re.search(r"^Seccomp:\s*2$", (proc / "self" / "status").read_text(), re.MULTILINE):
         return (
             "a filter of system calls is in force, as in a container: start it with --security-opt "

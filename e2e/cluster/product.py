@@ -135,7 +135,7 @@ def describe_component(cluster: LocalCluster, component: str) -> str:
 def describe_rollout(deployment: dict[str, Any]) -> str:
     """Count a Deployment's new pods; empty once `kubectl rollout status` would end.
 
-    A status does not tell whose pods are ready. Older ones count as ready, so no new one counts too early.
+    A status does not say whose pods are ready. Older ones count as ready, so no new one counts too early.
     """
     wanted, status = deployment["spec"]["replicas"], deployment.get("status", {})
     new = status.get("updatedReplicas", 0) if is_observed(deployment) else 0
@@ -148,7 +148,7 @@ def describe_rollout(deployment: dict[str, Any]) -> str:
 
 
 def pod_reason(pod: dict[str, Any]) -> str:
-    """Say why a pod is not ready, as far as its status tells."""
+    """Say why a pod is not ready, as far as its status says."""
     status = pod.get("status", {})
     for container in status.get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting")

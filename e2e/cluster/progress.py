@@ -19,13 +19,13 @@ def progress(name: str, activity: str, log: Path, say: Say, unit: str) -> Iterat
     began = time.monotonic()
     over = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(PROGRESS_SECONDS):
             say(f"{name}: {time.monotonic() - began:4.0f} s, {_count_lines(log)} {unit}")
 
-    teller = threading.Thread(target=tell, daemon=True)
+    reporter = threading.Thread(target=report, daemon=True)
     say(f"{name}: {activity} (log: {log})")
-    teller.start()
+    reporter.start()
     try:
         yield
     except BaseException:
@@ -35,7 +35,7 @@ def progress(name: str, activity: str, log: Path, say: Say, unit: str) -> Iterat
         say(f"{name}: done in {time.monotonic() - began:.0f} s")
     finally:
         over.set()
-        teller.join()
+        reporter.join()
 
 
 class Laps:

@@ -132,7 +132,7 @@ class TensorStep:
     def experts_silu_mul(
         self, x: Tensor, routes: Routes, weight: Experts, limit: float | None = None
     ) -> Tensor:
-        """Multiply with the device's kernel, or with its definition if the experts are rounded."""
+        """Multiply with the device's kernel, or the reference for experts neither plain nor packed for it."""
         choice, experts = _own(routes, weight)
         if isinstance(experts.matrix, DenseMatrix):
             return self.kernels.experts.silu_mul(x, choice, experts.stacked, experts.biases, limit)

@@ -13,10 +13,10 @@ from millrace_kubectl.wording import (
     show_rate,
     show_share,
 )
-from millrace_operator.api.change_record import identify, merge_changes, read_changes
+from millrace_operator.api.change_record import NUM_CHANGES, identify, merge_changes, read_changes
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.quantities import parse_number
-from millrace_operator.api.status_lines import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
+from millrace_operator.api.status_lines import FLAPS_BORNE, SPENT_SECONDS
 
 ROUNDING = 1e-5
 """The rounding of one replica's cost in status."""
@@ -67,7 +67,7 @@ STATES = ("ready", "starting", "failing", "unschedulable")
 
 
 def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Iterator[str]:
-    """Yield a line for each change of the last `seconds`, and how far back the changes are known if less.
+    """Yield the changes in the last `seconds`, and how far back the changes are known if that is less.
 
     `record` is the operator's longer record of changes; without it only those in status are known.
     """

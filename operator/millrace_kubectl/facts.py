@@ -8,6 +8,7 @@ from typing import Any
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.wording import NOT_JUDGED, describe_seconds
 from millrace_operator.api.annotations import PIN_ANNOTATION, Pin, find_active_pin
+from millrace_operator.api.change_record import read_change_lines
 from millrace_operator.api.conditions import UNREAD, Reason, find_condition, parse_time
 from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.status_lines import (
@@ -15,7 +16,6 @@ from millrace_operator.api.status_lines import (
     MIN_LATENCY_SAMPLES,
     SPENT_SECONDS,
     TRIED,
-    read_changes,
     read_objectives,
 )
 
@@ -116,7 +116,7 @@ class Facts:
     @property
     def changes(self) -> list[Obj]:
         """The last changes of the count, the newest last."""
-        return read_changes(self.scaling.get("lastChanges", []))
+        return read_change_lines(self.scaling.get("lastChanges", []))
 
     @property
     def figures(self) -> Obj:

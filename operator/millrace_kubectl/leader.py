@@ -81,7 +81,9 @@ def _forward(services: Services, namespace: str, pod: str) -> Iterator[int]:
             if found is None:
                 process.kill()
                 lines = process.communicate()[1].strip().splitlines()
-                raise ServerError(f"kubectl says: {lines[-1] if lines else 'nothing, and failed'}")
+                raise ServerError(
+                    f"kubectl says: {lines[-1]}" if lines else "kubectl failed and printed nothing"
+                )
             yield int(found[1])
         finally:
             process.kill()

@@ -20,15 +20,6 @@ FetchError
 
 from typing import ClassVar
 
-_AGAIN = (408, 425, 429)
-_NEVER = (501, 505)
-"""Of 500 and more: the server will never do it, such as HEAD."""
-
-
-def is_busy(status: int) -> bool:
-    """Whether a server that answers with this HTTP status may serve the request later."""
-    return status in _AGAIN or (status >= 500 and status not in _NEVER)
-
 
 class FetchError(Exception):
     """The root of this package's exceptions."""

@@ -1,4 +1,4 @@
-"""What the runtime's loader allocates for a model, beside what was told of it."""
+"""What the runtime's loader allocates for a model, beside what was predicted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,8 +134,8 @@ def count_bytes(model: Any) -> int:
     return sum(tensor.nbytes for tensor in found.values() if tensor.shape[:2] != (2, LENGTH))
 
 
-def tell_sizes(folder: Path, weights: str, kv_cache: str = MODEL_TYPE) -> Sizes:
-    """What is told beforehand, by config.json and the headers."""
+def predict_sizes(folder: Path, weights: str, kv_cache: str = MODEL_TYPE) -> Sizes:
+    """Return the predicted sizes, by config.json and the headers."""
     facts = read_facts(folder)
     told = facts.weigh(Settings("cpu", weights, kv_cache))
     return Sizes(told.most_bytes, NUM_BLOCKS * sum(group.block_bytes for group in told.groups))

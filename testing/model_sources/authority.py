@@ -1,4 +1,4 @@
-"""An authority of the tests' own, as a company has one: nobody trusts it until told to."""
+"""An authority of the tests' own, as a company has one: only clients that are configured for it trust it."""
 
 import ssl
 import subprocess

@@ -57,7 +57,7 @@ class Tale:
     num_wrong: int = 0
     """Faults found after a kill: a name without its content, or a folder called whole that isn't."""
     num_whole: int = 0
-    """How often the model was whole and began anew."""
+    """How often the model was whole and was fetched again."""
     num_moves: int = 0
     """How often the source went on to its other revision, from a part of a model or from a whole one."""
     num_unsynced: int = 0

@@ -60,7 +60,7 @@ class Bucket:
 
 @contextmanager
 def running_moto() -> Iterator[Bucket]:
-    """Have the moto of this process, which serves one bucket at a time: whoever fills it empties it first."""
+    """Have the moto of this process, which serves one bucket at a time: each user of it empties it first."""
     bucket = _start_moto()
     try:
         yield bucket

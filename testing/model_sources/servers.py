@@ -186,7 +186,7 @@ class WebFolderServer:
 
 
 class FakeHub:
-    """Has one repository, `org/m`, as the Hub's API tells of it. Files over 1 kB are on the other host."""
+    """Has one repository, `org/m`, as the Hub's API describes it. Files over 1 kB are on the other host."""
 
     def __init__(
         self, contents: dict[str, bytes], context: SSLContext | None = None, *, is_cdn_plain: bool = False
@@ -204,7 +204,7 @@ class FakeHub:
         self.announced: dict[str, bytes] = {}
         """Contents that the API speaks of, where they are others than those sent."""
         self.has_hashes = True
-        """Whether the API tells a file's size and hash beside its name."""
+        """Whether the API gives a file's size and hash beside its name."""
         self.hangs = False
         self._server = Server(self._handle, context)
         self._cdn = Server(self._send_large, None if is_cdn_plain else context)
@@ -296,13 +296,13 @@ class FakeHub:
 
 
 def _sibling(name: str, content: bytes) -> dict[str, Any]:
-    """Return a file as the API tells of it among a model's."""
+    """Return a file as the API lists it among a model's."""
     sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": _blob_id(content)}
     return sibling | _lfs("sha256", content)
 
 
 def _entry(name: str, content: bytes) -> dict[str, Any]:
-    """Return a file as the API tells of it in a folder."""
+    """Return a file as the API lists it in a folder."""
     entry: dict[str, Any] = {"type": "file", "path": name, "size": len(content), "oid": _blob_id(content)}
     return entry | _lfs("oid", content)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.convergence.causes import TROUBLES, Trouble, tells
+from benchmarks.convergence.causes import TROUBLES, Trouble, reports
 from benchmarks.convergence.report import AIMS
 from millrace_operator.status.causes import diagnose
 
@@ -12,9 +12,9 @@ def test_each_trouble_is_told_with_its_words(trouble: Trouble) -> None:
     cause = diagnose("chat-1", trouble.status)
     assert cause is not None
     condition = {"type": "Degraded", "message": cause.message}
-    assert tells({"status": {"conditions": [condition]}}, "chat-1", trouble.words)
-    assert not tells({"status": {"conditions": [condition]}}, "chat-2", trouble.words)
-    assert not tells({}, "chat-1", trouble.words)
+    assert reports({"status": {"conditions": [condition]}}, "chat-1", trouble.words)
+    assert not reports({"status": {"conditions": [condition]}}, "chat-2", trouble.words)
+    assert not reports({}, "chat-1", trouble.words)
 
 
 def test_the_troubles_have_causes_of_their_own() -> None:

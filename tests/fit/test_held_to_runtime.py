@@ -25,7 +25,7 @@ from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
 from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.models.decoder import find_architecture
-from testing.checkpoints.allocated import LENGTH, MODELS, allocate_sizes, count_bytes, load, tell_sizes
+from testing.checkpoints.allocated import LENGTH, MODELS, allocate_sizes, count_bytes, load, predict_sizes
 from testing.checkpoints.models import MEDIUM, read_facts, shape_of, stored_of, write_model
 
 
@@ -33,7 +33,7 @@ from testing.checkpoints.models import MEDIUM, read_facts, shape_of, stored_of, 
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_and_kv_cache_take_what_was_told(name: str, weights: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
-    told, taken = tell_sizes(folder, weights), allocate_sizes(folder, weights)
+    told, taken = predict_sizes(folder, weights), allocate_sizes(folder, weights)
     assert taken.weights == told.weights
     slack = MEDIUM["num_hidden_layers"] * SLACK * 4
     assert told.kv_cache < taken.kv_cache <= told.kv_cache + slack
@@ -44,7 +44,7 @@ def test_weights_and_kv_cache_take_what_was_told(name: str, weights: str, tmp_pa
 @pytest.mark.parametrize("name", ["llama", "bfloat16", "windows"])
 def test_so_does_a_cache_in_eight_bits(name: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
-    told, taken = (find(folder, "FromCheckpoint", "Int8") for find in (tell_sizes, allocate_sizes))
+    told, taken = (find(folder, "FromCheckpoint", "Int8") for find in (predict_sizes, allocate_sizes))
     assert told.kv_cache < taken.kv_cache <= told.kv_cache + MEDIUM["num_hidden_layers"] * SLACK
 
 

@@ -13,10 +13,10 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.summary import summarise
 from millrace_kubectl.wording import BINDINGS, NO_OPERATOR
 from millrace_operator.api import crd
-from millrace_operator.api.change_record import render_changes
+from millrace_operator.api.change_record import render_change_line, render_changes
 from millrace_operator.api.conditions import Reason as ConditionReason
 from millrace_operator.api.conditions import parse_time, render_time
-from millrace_operator.api.status_lines import read_objectives, render_change, render_objective
+from millrace_operator.api.status_lines import read_objectives, render_objective
 from millrace_operator.api.types import Spec, Status
 from millrace_operator.autoscaler.decide.decision import BINDINGS as OPERATORS_BINDINGS
 from millrace_operator.autoscaler.decide.decision import Reason
@@ -208,7 +208,7 @@ def make_changes(count: int) -> list[dict[str, Any]]:
 
 def put_changes(shop: Terminal, changes: list[dict[str, Any]]) -> None:
     service = shop.service
-    service["status"]["scaling"]["lastChanges"] = [render_change(one) for one in changes]
+    service["status"]["scaling"]["lastChanges"] = [render_change_line(one) for one in changes]
     shop.put(service)
 
 

@@ -84,20 +84,20 @@ def measure_first_tokens(session: Session) -> Iterator[Row]:
     work = session.work
     for length in work.long_prompts:
         alone = [session.ask([ask])[0] for ask in session.make_asks(work.rounds + 1, length, 2)]
-        yield _tell_first_tokens(f"first token, prompt of {length}, alone", alone)
+        yield _render_first_tokens(f"first token, prompt of {length}, alone", alone)
     for length in work.long_prompts:
         decoding = session.make_asks(work.decoders, work.prompt, work.endless)
         asks = session.make_asks(work.rounds + 1, length, 2)
         others, asked = session.clients.ask_beside(session.replica.base, decoding, asks)
         name = f"prompt of {length} beside {work.decoders}"
         yield Check(f"{name}: they outlast it", all(stream.is_cancelled for stream in others))
-        yield _tell_first_tokens(f"first token, {name}", asked)
+        yield _render_first_tokens(f"first token, {name}", asked)
         pace = measure_pace(others)
         yield Figure(f"{name}: their mean gap", pace.mean_gap * 1e3, "ms")
         yield Figure(f"{name}: their longest gap", pace.longest_gap * 1e3, "ms")
 
 
-def _tell_first_tokens(name: str, streams: Sequence[Stream]) -> Row:
+def _render_first_tokens(name: str, streams: Sequence[Stream]) -> Row:
     """Tell the median of all streams but the first, which warms up."""
     times = [stream.first_token_seconds for stream in streams[1:]]
     return Figure(name, statistics.median(times) * 1e3, "ms", facts={"rounds_seconds": times})

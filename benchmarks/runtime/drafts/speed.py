@@ -15,7 +15,7 @@ from benchmarks.runtime.loads.caller import call
 from benchmarks.runtime.loads.setting import Found, Setting
 from benchmarks.runtime.metrics import read_totals
 from benchmarks.runtime.ours import with_tokens
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.published import DRAFTS_C32, DRAFTS_FAIL, DRAFTS_SINGLE
 from benchmarks.runtime.report import render_spread
 from benchmarks.runtime.rounds import ask, running
@@ -38,7 +38,7 @@ def measure_drafts(setting: Setting) -> Found:
     setting.require(contract.FLAG_SPECULATIVE_TOKENS)
     flags = (contract.FLAG_SPECULATIVE_TOKENS, str(NUM_DRAFTED))
     dialect = with_tokens(**SAMPLED)
-    tell("writing a model whose text is known")
+    report("writing a model whose text is known")
     model = write_walking_model(setting.folder / "walking", WALKING)
     with (
         setting.start("drafts", flags=flags, dialect=dialect, model=model) as drafting,
@@ -59,7 +59,7 @@ def measure_case(
             with running(engine), setting.bystanders.watch(engine):
                 ask(engine, WAKE, f"{case.name} {number}")
                 rates[name].append(ask(engine, case, str(number)))
-        tell(f"round {number + 1}: {case.name} {rates['on'][-1]:.1f} over {rates['off'][-1]:.1f}")
+        report(f"round {number + 1}: {case.name} {rates['on'][-1]:.1f} over {rates['off'][-1]:.1f}")
     after = read_drafts(drafting)
     drafted, accepted = after.drafted - before.drafted, after.accepted - before.accepted
     shown = render_spread(spread(ratios(rates["on"], rates["off"])))

@@ -15,7 +15,7 @@ from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import spread
 from benchmarks.runtime.loads.caller import Caller, Reply, call
 from benchmarks.runtime.loads.setting import Found, Setting
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.published import ITL_BESIDE, TTFT_BESIDE
 from benchmarks.runtime.report import render_spread
 from benchmarks.runtime.rounds import ask, running
@@ -59,7 +59,7 @@ def measure_beside_prefill(setting: Setting) -> Found:
         for number in range(-1, setting.num_rounds):  # the first warms up
             with running(engine), setting.bystanders.watch(engine):
                 found.append(compare(engine, str(number)))
-            tell(f"round {number + 1}: beside a long prompt {found[-1]}, target {1000 * target:.1f} ms")
+            report(f"round {number + 1}: beside a long prompt {found[-1]}, target {1000 * target:.1f} ms")
     itl, ttft = (spread(values) for values in zip(*found[1:], strict=True))
     told = {"target_ms": round(1000 * target, 2)}
     return {ITL_BESIDE: render_spread(itl) | told, TTFT_BESIDE: render_spread(ttft) | told}

@@ -26,7 +26,7 @@ from benchmarks.runtime.figures import (
 )
 from benchmarks.runtime.models.checkpoint import TOKENIZER_FILES
 from benchmarks.runtime.ours import our_server
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.published import LOAD_SECONDS, name_over_own
 from benchmarks.runtime.report import render_comparison, render_spread
 from testing.checkpoints.quantized import Form, awq, compressed_int8, fp8_blocks, write_quantized
@@ -54,7 +54,7 @@ PUBLISHED: Mapping[str, Published] = {
 
 def write_published(name: str, model: Path, folder: Path) -> Path:
     """Quantise a model as it is published, and return its folder."""
-    tell(f"writing {name}")
+    report(f"writing {name}")
     quantised = write_quantized(model, folder / name, PUBLISHED[name].form)
     shutil.rmtree(quantised / "twin")
     for file in TOKENIZER_FILES:
@@ -98,7 +98,7 @@ def time_loads(plain: Path, quantised: Mapping[str, Path], num_rounds: int) -> d
             took = time_load(path)
             if number >= 0:
                 seconds[name].append(took)
-                tell(f"round {number + 1}: {name} loads in {took:.2f} s")
+                report(f"round {number + 1}: {name} loads in {took:.2f} s")
     return {
         LOAD_SECONDS.format(name): render_spread(spread(ratios(seconds[name], seconds["bf16"])))
         for name in quantised

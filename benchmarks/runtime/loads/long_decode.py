@@ -13,7 +13,7 @@ from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import ratios, spread
 from benchmarks.runtime.loads.caller import Caller, Reply, call
 from benchmarks.runtime.loads.setting import Found, Setting
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.published import KV_INT8
 from benchmarks.runtime.report import render_spread
 from benchmarks.runtime.rounds import running
@@ -41,7 +41,7 @@ def measure_long_decode(setting: Setting) -> Found:
             for name in list(engines)[:: -1 if number % 2 else 1]:
                 with running(engines[name]), setting.bystanders.watch(engines[name]):
                     rates[name].append(decode(engines[name], prompts))
-            tell(f"round {number + 1}: decode {rates['Int8'][-1]:.1f} over {rates['Model'][-1]:.1f}")
+            report(f"round {number + 1}: decode {rates['Int8'][-1]:.1f} over {rates['Model'][-1]:.1f}")
     return {KV_INT8: render_spread(spread(ratios(rates["Int8"][1:], rates["Model"][1:])))}
 
 

@@ -7,7 +7,7 @@ from benchmarks.runtime.figures import spread
 from benchmarks.runtime.loads.caller import Caller, call
 from benchmarks.runtime.loads.setting import Found, Setting
 from benchmarks.runtime.ours import with_tokens
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.published import SECOND_TURN
 from benchmarks.runtime.report import render_spread
 from benchmarks.runtime.rounds import ask, running
@@ -25,7 +25,7 @@ def measure_second_turn(setting: Setting) -> Found:
             with running(engine), setting.bystanders.watch(engine):
                 ask(engine, WAKE, str(number))
                 ratios.append(compare_turns(engine, str(number)))
-            tell(f"round {number + 1}: second turn's first token over the first's {ratios[-1]:.3f}")
+            report(f"round {number + 1}: second turn's first token over the first's {ratios[-1]:.3f}")
     return {SECOND_TURN: render_spread(spread(ratios[1:]))}
 
 

@@ -13,7 +13,7 @@ from benchmarks.runtime.engines import ServerEngine
 from benchmarks.runtime.figures import spread
 from benchmarks.runtime.loads.caller import Caller, Reply, call
 from benchmarks.runtime.loads.setting import Found, Setting
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 from benchmarks.runtime.published import CONTINUOUS
 from benchmarks.runtime.report import render_spread
 from benchmarks.runtime.rounds import ask, running
@@ -46,7 +46,7 @@ def measure_waves(setting: Setting) -> Found:
         for number in range(setting.num_rounds):
             with running(engine), setting.bystanders.watch(engine):
                 found.append(compare(engine, count, number))
-            tell(f"round {number + 1}: continuous over static {found[-1]:.2f}")
+            report(f"round {number + 1}: continuous over static {found[-1]:.2f}")
     return {CONTINUOUS: render_spread(spread(found))}
 
 

@@ -8,7 +8,7 @@ from benchmarks.runtime.errors import EngineError, UsageError
 from benchmarks.runtime.models.checkpoint import find_difference, write_model
 from benchmarks.runtime.models.subjects import Subject
 from benchmarks.runtime.peers import CHECKPOINT, CONVERTER, QUANTISER, Peer
-from benchmarks.runtime.progress import tell
+from benchmarks.runtime.progress import report
 
 CONVERT_SECONDS = 1200
 QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
@@ -18,7 +18,7 @@ def find_checkpoint(subject: Subject, peers: Path) -> Path:
     """Return the checkpoint of all engines, and write it where it is absent. Raises UsageError."""
     folder = peers / CHECKPOINT.format(stem=subject.stem)
     if not folder.exists():
-        tell(f"writing {folder}")
+        report(f"writing {folder}")
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         write_model(partial, subject.shape).rename(folder)
@@ -46,7 +46,7 @@ def convert_for(peer: Peer, subject: Subject, peers: Path, precision: str) -> No
 
 
 def _convert(target: Path, command: list[str]) -> None:
-    tell(f"writing {target}")
+    report(f"writing {target}")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CONVERT_SECONDS, check=False)

@@ -1,6 +1,6 @@
 -- Health of an InferenceService for Argo CD: resource.customizations.health.millrace.dev_InferenceService.
 -- Degraded goes before Progressing: a bad new revision behind healthy old replicas is Degraded.
--- It knows few reasons, so that those of a newer operator are told as well.
+-- It names few reasons itself, so it also shows the reasons of a newer operator.
 local health = {status = "Progressing", message = "waiting for the operator"}
 if obj.status == nil or obj.status.conditions == nil then
   return health

@@ -7,7 +7,7 @@ from e2e.cluster.nodes.settings import Timing
 
 @dataclass
 class Backoff:
-    """A first restart is at once, the second after 10 s, then doubling to 5 min; a long run begins anew."""
+    """A first restart is at once, the second after 10 s, then doubling to 5 min; a long run resets it."""
 
     timing: Timing
     _next: float = 0.0

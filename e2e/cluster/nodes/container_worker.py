@@ -151,7 +151,7 @@ class ContainerWorker:
         try:
             yield
         finally:
-            await end_tasks([probes])  # whoever stops the container next hears no answer any more
+            await end_tasks([probes])  # a later stop of the container gets no probe's answer
 
     def _react(self, answer: ProbeAnswer) -> None:
         if answer.failure is not None:

@@ -83,7 +83,7 @@ class Watched:
     def apply(self, item: Object) -> None:
         """Add an object, or replace it with this newer version.
 
-        It is not kept if `on_change` raises: the watch then lists anew, which brings it again.
+        It is not kept if `on_change` raises: the watch then lists again, which brings the object again.
         """
         metadata = item["metadata"]
         old = self._objects.get(metadata["uid"])

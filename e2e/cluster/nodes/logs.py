@@ -38,7 +38,7 @@ class LogFile:
             self.close()
 
     def close(self) -> None:
-        """Close the file, and tell those who follow that no more will come."""
+        """Close the file, and end the streams of those who follow it."""
         self.is_open = False
         self._file.close()
         self._more.set()

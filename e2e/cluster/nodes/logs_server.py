@@ -74,7 +74,7 @@ class LogsServer:
 async def _stream(request: web.Request, path: Path, live: LogFile | None) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    with contextlib.suppress(ConnectionError):  # whoever follows a log may go at any time
+    with contextlib.suppress(ConnectionError):  # a client that follows a log may leave at any time
         async for chunk in stream_log(path, live, parse_query(dict(request.query)), datetime.now(UTC)):
             await response.write(chunk)
         await response.write_eof()

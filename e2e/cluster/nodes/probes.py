@@ -1,6 +1,6 @@
 """Startup, readiness and liveness of one run of a container: when to ask, and what follows from the answers.
 
-`decide` and `ProbeCounter` are pure. `ContainerProbes` asks by a `Prober` and tells each answer.
+`decide` and `ProbeCounter` are pure. `ContainerProbes` asks by a `Prober` and reports each answer.
 """
 
 import asyncio

@@ -34,7 +34,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What sandbox_init.py is told."""
+    """The options of sandbox_init.py."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -155,7 +155,7 @@ async def _read_report(fd: int) -> int:
 
 
 def explain_refusal(stage: str, error: str) -> str:
-    """One line: what was refused, and the setting that refuses it where we can tell."""
+    """One line: what was refused, and the setting that refuses it where we know it."""
     if stage == "exec":
         return f"cannot run {error}"
     if stage == "unshare":

@@ -1,4 +1,4 @@
-"""What a node process is told on its command line, parsed once."""
+"""The options on a node process's command line, parsed once."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +52,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a node process is told."""
+    """All settings of a node process."""
 
     kubeconfig: Path
     state_dir: Path

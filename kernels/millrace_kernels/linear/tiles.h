@@ -24,7 +24,7 @@ INLINE void use_rows(Tiles& tiles, int rows) {
 }
 
 // The operations of a tile, for a single row: it waits for memory, and vectors wait a tenth less for it than tiles. Sums
-// of even and of odd inputs begin anew in each tile, with fused products, and subnormal numbers are zeros.
+// of even and of odd inputs start again in each tile, with fused products, and subnormal numbers are zeros.
 template <int STRIPS>
 INLINE void multiply_single(const char* x, int64_t, const char* w, int64_t strip, int inputs, float* sums,
                             bool is_first) {

@@ -117,7 +117,10 @@ def _repeat_less(z: Tensor, known: Tensor, repetition: float) -> Tensor:
 
 
 def _count(tokens: Tensor, vocabulary: int) -> Tensor:
-    """Return float32 [vocabulary]: the number of different tokens would need a wait for the device."""
+    """Return how often each token occurs, float32 [vocabulary].
+
+    A list of the different tokens would be shorter, but its length is known only after a wait for the device.
+    """
     ones = torch.ones_like(tokens, dtype=torch.float32)
     return torch.zeros(vocabulary, device=tokens.device).index_add_(0, tokens, ones)
 

@@ -37,8 +37,8 @@ class Authentication(Part):
     """Who may use a service."""
 
     mode: AuthenticationMode = Field(
-        description="None: whoever reaches the gateway. APIKey: clients with a key of the Secret. A change "
-        "of the mode makes a new revision."
+        description="None: any client that reaches the gateway. APIKey: clients with a key of the Secret. A "
+        "change of the mode makes a new revision."
     )
     secret_name: ObjectName | None = Field(
         default=None,

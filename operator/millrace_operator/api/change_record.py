@@ -1,20 +1,27 @@
-"""Many changes of a count as one text, with a line for each. The operator writes it, the plugin reads it.
+"""The changes of a count: as lines of `status.scaling.lastChanges`, and many more of them as one text.
+
+The operator writes both, the plugin reads both.
 
 `status.scaling.lastChanges` has only the newest changes. Every watcher of the service receives its status
 again and again, so the status has to be small.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.quantities import parse_number, render_number
-from millrace_operator.api.status_lines import LOAD, NAME_LENGTH, REASON_LENGTH, WORDS_LENGTH, pick_load
+from millrace_operator.api.status_lines import LINE_LENGTH, NAME_LENGTH, REASON_LENGTH, UNKNOWN, WORDS_LENGTH
 from millrace_runtime import contract
 
 Change = dict[str, Any]
+NUM_CHANGES = 5
+"""In status."""
+MESSAGE_LENGTH = 200
+"""Of a change. The autoscaler's record has the whole message."""
 KEY = "changes"
 """The text's key in the annotation."""
 NUM_RECORDED = 200
@@ -22,6 +29,47 @@ RECORD_BYTES = 32_000
 """As JSON. If the text would be longer, the oldest changes lose their messages."""
 LONGEST_READ = 8 * RECORD_BYTES
 LENGTHS = {"reason": NAME_LENGTH, "binding": REASON_LENGTH, "message": WORDS_LENGTH}
+LOAD = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
+"""The load's figures that a change keeps. Their difference to those of the change before is its cause."""
+_CHANGE = re.compile(
+    r"(?P<at>\S+) (?P<from>\d{1,9}) -> (?P<to>\d{1,9}) (?P<reason>\S+) (?P<binding>\S+)"
+    r"(?: \((?P<arrivalsPerSecond>\S+) req/s of (?P<promptTokens>\S+) \+ (?P<generationTokens>\S+) tokens, "
+    r"(?P<perReplicaPerSecond>\S+) a replica\))?(?:: (?P<message>.*))?"
+)
+
+
+def pick_load(evidence: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the known figures of the load, as the field of a change; nothing if none is known."""
+    known = {name: evidence[name] for name in LOAD if name in evidence} if evidence else {}
+    return {"load": known} if known else {}
+
+
+def render_change_line(change: Change) -> str:
+    """Return a change of the count as a line."""
+    load = change.get("load") or {}
+    rate, prompt, answer, each = (load.get(name, UNKNOWN) for name in LOAD)
+    figures = f" ({rate} req/s of {prompt} + {answer} tokens, {each} a replica)" if load else ""
+    words = " ".join(change["message"].split())[:MESSAGE_LENGTH]
+    reason, binding = (change[name].replace(" ", "_") or UNKNOWN for name in ("reason", "binding"))
+    head = f"{change['at']} {change['from']} -> {change['to']} {reason} {binding}{figures}"
+    return (f"{head}: {words}" if words else head)[:LINE_LENGTH]
+
+
+def read_change_lines(lines: Iterable[str]) -> list[Change]:
+    """Return the changes in these lines, in their order: the newest last."""
+    return [_read_change(found) for line in lines if (found := _CHANGE.fullmatch(line)) and _has_date(found)]
+
+
+def _has_date(found: re.Match[str]) -> bool:
+    return parse_time(found["at"]) is not None
+
+
+def _read_change(found: re.Match[str]) -> Change:
+    load = {name: found[name] for name in LOAD if parse_number(found[name]) is not None}
+    counts = {name: int(found[name]) for name in ("from", "to")}
+    binding = "" if found["binding"] == UNKNOWN else found["binding"]
+    words = {"reason": found["reason"], "binding": binding, "message": found["message"] or ""}
+    return {"at": found["at"], **counts, **words, **pick_load(load)}
 
 
 def find_newest(records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:

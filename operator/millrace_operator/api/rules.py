@@ -75,8 +75,8 @@ SPEC_RULES: list[dict[str, Any]] = [
     },
     {
         "rule": "!self.model.uri.startsWith('http') || !self.model.uri.matches('[@?#]')",
-        "message": "write model.uri without a user, a password, a query or a fragment: whoever may read the "
-        "service reads them",
+        "message": "write model.uri without a user, a password, a query or a fragment: everybody who may "
+        "read the service can read them",
         "fieldPath": ".model.uri",
     },
     {

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from millrace_kubernetes.durations import parse_duration
+from millrace_operator.api.change_record import NUM_CHANGES
 from millrace_operator.api.field_types import (
     ATOMIC,
     DATE_TIME,
@@ -13,7 +14,7 @@ from millrace_operator.api.field_types import (
     NumberText,
     Part,
 )
-from millrace_operator.api.status_lines import NAME_LENGTH, NUM_CHANGES
+from millrace_operator.api.status_lines import NAME_LENGTH
 
 
 class ScalingMode(StrEnum):

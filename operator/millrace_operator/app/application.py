@@ -8,7 +8,6 @@ import random
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -39,13 +38,12 @@ from millrace_operator.gateways.streams import Gateways
 from millrace_operator.kube.connection import WRITES_PER_SECOND, ApiServer
 from millrace_operator.kube.credentials import load_access
 from millrace_operator.kube.errors import ClusterError
-from millrace_operator.kube.kinds import Role, Scope, ServiceKey, find_scopes
+from millrace_operator.kube.kinds import Role, ServiceKey, find_scopes
 from millrace_operator.kube.lease import LeaseView
 from millrace_operator.kube.protocol import Cluster
 from millrace_operator.render.settings import RenderSettings
 from millrace_runtime.contract import LEASE_OPERATOR
 
-RESOURCE_RETRY_SECONDS = 2.0
 LISTS_SECONDS = 60.0
 """A leader waits so long for its watches' first lists. Then it lists the missing ones itself."""
 VIEW_RETRY_SECONDS = 1.0
@@ -139,8 +137,7 @@ class Application:
         ):
             for scope in self.recorder.lists.scopes:
                 if scope.kind.role is Role.SERVICE:
-                    ready = partial(self._wait_for_resource, scope)
-                    group.create_task(supervise_watches(self.recorder, scope.namespace, ready))
+                    group.create_task(supervise_watches(self.recorder, scope, self._cluster))
             group.create_task(follow_children(self.recorder, connection))
             group.create_task(self.gateways.run(connection))
             group.create_task(self.election.run(self.priors.leave))
@@ -161,20 +158,6 @@ class Application:
     def _read_memory(self, key: ServiceKey) -> Memory | None:
         considered = self.scaling.find_considered(key)
         return considered.memory if considered else None
-
-    async def _wait_for_resource(self, scope: Scope) -> None:
-        """Wait until the API server lists InferenceServices: the CRD or a Role may come later."""
-        logged = ""
-        while True:
-            try:
-                await self._cluster.fetch_all(scope)
-            except ClusterError as error:
-                if str(error) != logged:
-                    LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
-                logged = str(error)
-                await asyncio.sleep(RESOURCE_RETRY_SECONDS)
-            else:
-                return
 
     def _make_worker(self) -> Worker:
         """Return a worker that knows of no refusal: a refusal from an earlier leadership is out of date."""

@@ -12,7 +12,7 @@ from millrace_operator.status.events import Journal, Note, Topic, WrittenEvent, 
 
 LOG = logging.getLogger(__name__)
 MOST_SECONDS = 5.0
-"""For the Events of one plan together. The service's next plan waits for so long."""
+"""The longest time to write one plan's Events. The service's next plan waits for them."""
 
 
 class EventWriter:

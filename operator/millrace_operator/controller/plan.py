@@ -146,8 +146,8 @@ def _decide_count(
 def _set_pace(snapshot: Snapshot, spec: Spec, observed: Observed, step: Step, *, desired: int) -> Pace:
     """Return how far each count may fall now. A rollout waits for no request: a leaving replica ends its own.
 
-    Counts that fall come last. If an operator dies between two writes, no replica has gone for one that
-    nobody has asked for yet.
+    Counts that fall come last. If an operator dies between two writes, no replica has been removed in
+    favour of one that does not exist yet.
     """
     traffic = Traffic(
         now=observed.moment.now,

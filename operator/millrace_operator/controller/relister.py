@@ -2,8 +2,8 @@
 
 A ghost is a cached object that is gone: a watch that was interrupted for long brings no DELETED event for it.
 
-After the loss of an event the services are listed soon, because no watch brings that event again. A list that
-fails is repeated soon. Each event of an unreadable object may be lost, and an API server may be away for
+After the loss of an event it lists the services again soon, because no watch brings that event again. A list
+that fails is repeated soon. Each event of an unreadable object may be lost, and an API server may be away for
 long, so each wait is twice as long as the one before. A quiet period resets it.
 """
 

@@ -16,7 +16,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from millrace_kubernetes.watch import Watch
 from millrace_operator.controller.relister import find_selector
 from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.answers import compact
+from millrace_operator.kube.errors import ClusterError
 from millrace_operator.kube.kinds import (
     INFERENCE_SERVICE,
     Kind,
@@ -39,9 +40,11 @@ from millrace_operator.kube.kinds import (
     Role,
     Scope,
 )
+from millrace_operator.kube.protocol import Cluster
 
 LOG = logging.getLogger(__name__)
 RESTART_SECONDS = 2.0
+RESOURCE_RETRY_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 10.0
 """The longest pause between two attempts while the API server is away."""
 OPTIONAL_BACKOFF_SECONDS = 60.0
@@ -50,24 +53,37 @@ RecordEvent = Callable[[Kind, str | None, Obj], None]
 """Called with the kind, the event's type (None: a first listing) and the object."""
 
 
-async def supervise_watches(
-    recorder: WatchRecorder, namespace: str | None, wait_for_resource: Callable[[], Awaitable[None]]
-) -> None:
-    """Run Kopf for a namespace (None: for all) until cancelled, and start it again whenever it ends.
+async def supervise_watches(recorder: WatchRecorder, scope: Scope, cluster: Cluster) -> None:
+    """Run Kopf for the services of a scope until cancelled, and start it again whenever it ends.
 
     Each namespace has a Kopf of its own: Kopf ends if one of its namespaces may not be read.
 
-    Kopf looks for the resources only when it starts. So each start waits for `wait_for_resource`.
+    Kopf looks for the resources only when it starts. So each start waits until they can be listed.
     """
     while True:
-        await wait_for_resource()
+        await _wait_for_resource(scope, cluster)
         try:
-            await run_watches(recorder, namespace)
+            await run_watches(recorder, scope.namespace)
             LOG.warning("Kopf's watch ended; starting it again")
         except Exception:
             # Without watches the operator is blind, so we start Kopf again after any error.
             LOG.exception("Kopf's watch failed; starting it again")
         await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _wait_for_resource(scope: Scope, cluster: Cluster) -> None:
+    """Wait until the API server lists InferenceServices: the CRD or a Role may come later."""
+    logged = ""
+    while True:
+        try:
+            await cluster.fetch_all(scope)
+        except ClusterError as error:
+            if str(error) != logged:
+                LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
+            logged = str(error)
+            await asyncio.sleep(RESOURCE_RETRY_SECONDS)
+        else:
+            return
 
 
 async def run_watches(recorder: WatchRecorder, namespace: str | None) -> None:
@@ -114,7 +130,7 @@ def _record(recorder: WatchRecorder, kind: Kind, event_type: str | None, raw: Ob
         recorder.has_lost.set()
         name = f"{raw['metadata'].get('namespace')}/{raw['metadata'].get('name')}"
         LOG.exception(
-            "cannot record an event, so the services are listed soon: %s of %s",
+            "cannot record an event, so the operator lists the services again soon: %s of %s",
             event_type or "first",
             name,
         )

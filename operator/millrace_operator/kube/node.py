@@ -25,6 +25,16 @@ GPUS = "nvidia.com/"
 """The prefix of the resources whose nodes have labels with their memory."""
 LABEL = f"{GPUS}gpu.product"
 """A node with this label has GPUs, even while it offers none, as when their device plugin restarts."""
+HARDWARE_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "node.kubernetes.io/instance-type",
+    "kubernetes.azure.com/accelerator",
+)
+"""Labels of nodes that name hardware. The operator sees them only if a service's nodeSelector asks for
+one."""
 UNKEPT_LABELS = ("feature.node.kubernetes.io/", "nvidia.com/gfd.", contract.LABEL_KEPT_ON_NODE)
 """Prefixes of labels of which a node has a hundred, or that change with each start of their writer."""
 

@@ -1,6 +1,6 @@
 """The input of a plan: one service and its own objects, as they were seen at one moment. Pure.
 
-A service may be deleted and created again. Garbage collection then deletes the former service's objects
+A service may be deleted and created again. Garbage collection then deletes the earlier service's objects
 within a moment, and their names become free. So the plan waits for a limited time before it calls such a name
 a conflict.
 """

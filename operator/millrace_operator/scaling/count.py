@@ -6,9 +6,10 @@ from enum import Enum, auto
 from typing import Any
 
 from millrace_operator.api.annotations import Pin
+from millrace_operator.api.change_record import NUM_CHANGES, pick_load, read_change_lines
 from millrace_operator.api.conditions import MESSAGE_MAX_LENGTH, render_time
 from millrace_operator.api.scaling_types import ScalingMode
-from millrace_operator.api.status_lines import NUM_CHANGES, WORDS_LENGTH, pick_load, read_changes
+from millrace_operator.api.status_lines import WORDS_LENGTH
 from millrace_operator.api.types import Spec
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.scaling.rest import Rest
@@ -89,7 +90,7 @@ def _record(
     old: dict[str, Any], new: dict[str, Any], evidence: Mapping[str, Any] | None, now: float
 ) -> list[dict[str, Any]]:
     """Return the changes so far, with this one."""
-    changes = read_changes(old.get("lastChanges", []))
+    changes = read_change_lines(old.get("lastChanges", []))
     before, after = old.get("desiredReplicas"), new["desiredReplicas"]
     if before is None or before == after:
         return changes

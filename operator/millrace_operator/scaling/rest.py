@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from millrace_operator.api.change_record import read_change_lines
 from millrace_operator.api.conditions import Reason, find_condition, parse_time, render_time
-from millrace_operator.api.status_lines import read_changes
 from millrace_operator.api.types import Spec
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import Demand
@@ -50,7 +50,7 @@ def find_rest(demand: Demand, status: dict[str, Any], observed: Observed, start_
 
 def _find_change_time(status: dict[str, Any]) -> float:
     """Return when the count last changed. If that is lost, the service came to rest with its model."""
-    changes = read_changes(status.get("scaling", {}).get("lastChanges", []))
+    changes = read_change_lines(status.get("scaling", {}).get("lastChanges", []))
     loaded = find_condition(status, "ModelReady") or {}
     at_zero = loaded.get("lastTransitionTime") if loaded.get("reason") == Reason.SCALED_TO_ZERO else None
     return parse_time(changes[-1]["at"] if changes else at_zero) or 0.0

@@ -14,15 +14,11 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from millrace_operator.api.change_record import render_change_line
 from millrace_operator.api.conditions import Reason, parse_time, render_time
 from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.scaling_types import ScalingMode
-from millrace_operator.api.status_lines import (
-    TRIED,
-    read_objectives,
-    render_change,
-    render_objective,
-)
+from millrace_operator.api.status_lines import TRIED, read_objectives, render_objective
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.scaling.count import Change, Count
@@ -87,7 +83,7 @@ def gather_figures(mode: ScalingMode, advice: Advice | None, observed: Observed,
 def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, now: float) -> Scaling:
     """Return `status.scaling` for the status `new`, where the present one is `old`."""
     before: Json | None = old.get("scaling", {}).get("evidence")
-    changes = {"lastChanges": [render_change(one) for one in count.changes]} if count.changes else {}
+    changes = {"lastChanges": [render_change_line(one) for one in count.changes]} if count.changes else {}
     period = URGENT_PERIOD_SECONDS if _is_in_trouble(count, new, figures) else PERIOD_SECONDS
     if figures is None:
         beside = {} if before is None else {"evidence": before}

@@ -15,7 +15,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
-from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError, is_busy
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
 from millrace_fetch.transfer.client import (
     ADVICE,
     UNREACHABLE,
@@ -24,6 +24,7 @@ from millrace_fetch.transfer.client import (
     find_origin,
     read_retry_after,
 )
+from millrace_fetch.transfer.retry import is_busy
 
 _DEFAULT_REGION = "us-east-1"
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")

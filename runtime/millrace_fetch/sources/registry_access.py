@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, is_busy
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
 from millrace_fetch.plan.uri import redact
 from millrace_fetch.transfer.client import naming, read_retry_after
+from millrace_fetch.transfer.retry import is_busy
 
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 _TIMEOUT = aiohttp.ClientTimeout(total=30)

@@ -18,9 +18,10 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError, UsageError, is_busy
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError, UsageError
 from millrace_fetch.plan.uri import redact
 from millrace_fetch.transfer.ranges import read_place
+from millrace_fetch.transfer.retry import is_busy
 from millrace_fetch.transfer.stall import Pace, describe_slow
 
 ADVICE = (

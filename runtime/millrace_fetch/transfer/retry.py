@@ -13,12 +13,20 @@ T = TypeVar("T")
 _LONG_SECONDS = 60.0
 """Of a longer wait the user must see that the server asked for it."""
 
+_AGAIN = (408, 425, 429)
+_NEVER = (501, 505)
+"""Of 500 and more: the server will never do it, such as HEAD."""
 MAX_TRIES = 6
 """Attempts in a row without progress."""
 _FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
 _LONGEST_ASKED_SECONDS = 3600.0
 """Enough for a rate limit per hour. A pod that ended instead would ask again within minutes."""
+
+
+def is_busy(status: int) -> bool:
+    """Whether a server that answers with this HTTP status may serve the request later."""
+    return status in _AGAIN or (status >= 500 and status not in _NEVER)
 
 
 def plan_wait(num_failures: int, retry_after_seconds: float | None, draw: float) -> float | None:

@@ -64,12 +64,12 @@ class Source(NamedTuple):
     is_turned: bool = False
     """Whether the last two axes are to be swapped."""
     axis: int = 0
-    """The axis, without the experts' and after the swap, of which it is a part."""
+    """The axis that `begin`, `end` and `step` cut, counted after the swap and without the experts' axis."""
     begin: int = 0
     end: int | None = None
     """None: up to the end."""
     step: int = 1
-    """From each of its rows, or columns, to the next one."""
+    """The stride on `axis`: 2 takes every second row or column of the stored tensor."""
 
     def find_shape(self, stored: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of the declared tensor."""

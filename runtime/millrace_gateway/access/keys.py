@@ -28,8 +28,6 @@ MOST_ENTRIES = 10_000
 """Entries read of one Secret: a hundred thousand empty ones must not stop the gateway."""
 MOST_LINES = 5
 """Lines in the log about one version of a Secret."""
-_OWN_HEADERS = ("api-key", "x-api-key")
-"""Azure's and Anthropic's clients send their key in these."""
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -101,8 +99,8 @@ class KeyIndex:
         known = self._secrets.get(secret) if secret else None
         if known is None:
             raise KeysUnavailableError(
-                "This service needs API keys, and the gateway can't read them. Whoever runs the service "
-                "finds the cause in the condition AccessReady of the InferenceService."
+                "This service needs API keys, and the gateway can't read them. The service's owner finds "
+                "the cause in the condition AccessReady of the InferenceService."
             )
         if not credentials:
             raise MissingKeyError(
@@ -191,20 +189,3 @@ def _read_own_limits(limits: object) -> tuple[RateLimit, ...]:
     if not isinstance(limits, list) or len(found) < len(limits):
         raise ValueError("rateLimits")
     return tuple(limit for limit in found if limit.per is Scope.KEY)
-
-
-def read_credentials(headers: Mapping[str, str]) -> str | None:
-    """Return the key in the headers, whose names are in lower case; None if there is none.
-
-    Raises UnknownKeyError for two different keys: a proxy before the gateway may have checked the other one.
-    """
-    found = {headers[name].strip() for name in _OWN_HEADERS if name in headers}
-    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
-    if scheme.lower() == "bearer":
-        found.add(token.strip())
-    found.discard("")
-    if len(found) > 1:
-        raise UnknownKeyError(
-            "The request carries two different API keys. Send one, in Authorization, api-key or x-api-key."
-        )
-    return next(iter(found), None)

@@ -14,10 +14,10 @@ from millrace_gateway.access.limits.reservation import Usage
 from millrace_gateway.route.objects import ServiceKey
 
 MOST_RECORDS = 20_000
-"""Pairs of a client and a service: 10 MB. Beyond it the client is forgotten that was quiet the longest."""
+"""Pairs of a client and a service: 10 MB. Beyond it the gateway forgets the client that was quiet longest."""
 
 MOST_GATEWAYS = 32
-"""Other gateways whose counts are kept, with those that have ended."""
+"""The most other gateways whose counts this one keeps; gateways that have ended are included."""
 
 
 @dataclass

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from millrace_gateway.access.access_log import LoggedRequest
 from millrace_gateway.access.errors import MissingKeyError, RateLimitedError, UnknownKeyError
-from millrace_gateway.access.identity import Client, Tenant
-from millrace_gateway.access.keys import KeyIndex, read_credentials
+from millrace_gateway.access.identity import Client, Tenant, read_credentials
+from millrace_gateway.access.keys import KeyIndex
 from millrace_gateway.access.limits.limiter import USUAL_COMPLETION, Limiter, estimate_tokens
 from millrace_gateway.access.limits.reservation import Admission, read_usage
 from millrace_gateway.access.policy import OPEN, AccessPolicy, read_policy
@@ -224,8 +224,8 @@ class Guard:
         token = self._signer.sign(replica.key, replica.gateway_keys)
         if token is None:
             raise GatewayKeyMissingError(
-                "The gateway has no key that the service's replicas accept. Whoever runs the cluster finds "
-                "the gateways' keys in the Secret millrace-gateway-key."
+                "The gateway has no key that the service's replicas accept. The cluster's administrator "
+                "finds the gateways' keys in the Secret millrace-gateway-key."
             )
         return token.encode()
 

@@ -82,7 +82,8 @@ class Turnstiles:
             del self._arrivals[ticket]
         if not ticket.is_released:
             raise DrainingError(
-                "The gateway ends. Send the request again: another one takes it.", retry_after_seconds=1
+                "This gateway is shutting down. Send the request again: another gateway answers it.",
+                retry_after_seconds=1,
             )
 
     def close(self) -> None:

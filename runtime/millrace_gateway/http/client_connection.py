@@ -85,11 +85,11 @@ class ClientConnection(asyncio.Protocol):
             self._take(data)
 
     def pause_writing(self) -> None:
-        """Have the source of the answer wait: the client is slow."""
+        """Pause the source of the answer, because the client reads slowly."""
         self.writer.pause()
 
     def resume_writing(self) -> None:
-        """Have the source go on; or the next request, which waited for the client to read."""
+        """Resume the source, or handle the next request, which waited for the client to read."""
         self.writer.is_paused = False
         if self._active is None and not self._is_over and self.writer.flow is None:
             self._go_on()

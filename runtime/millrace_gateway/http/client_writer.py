@@ -10,10 +10,10 @@ class Flow(Protocol):
     """What writes an answer, or reads on behind an upgrade."""
 
     def pause(self) -> None:
-        """The client is slow: send it no more for now."""
+        """Pause: the client reads slowly."""
 
     def resume(self) -> None:
-        """The client has read what waited for it."""
+        """Continue: the client has read the pending bytes."""
 
     def leave(self) -> None:
         """The client has left."""
@@ -72,13 +72,13 @@ class ClientWriter:
             await self._reading
 
     def pause(self) -> None:
-        """Have the source of the answer wait: the client is slow."""
+        """Pause the source of the answer, because the client reads slowly."""
         self.is_paused = True
         if self.flow is not None:
             self.flow.pause()
 
     def resume(self) -> None:
-        """Have the source of the answer go on: the client has read."""
+        """Resume the source of the answer: the client has read."""
         if self.flow is not None:
             self.flow.resume()
         if self._reading is not None and not self._reading.done():

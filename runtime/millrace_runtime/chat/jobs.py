@@ -33,7 +33,7 @@ class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
     adds_special_tokens: bool = True
     """Whether the special tokens that the model puts around a prompt are added."""
     is_cut: bool = False
-    """As in RenderChat."""
+    """Whether a text that is too long is cut, so that none is refused for its length."""
 
 
 class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):

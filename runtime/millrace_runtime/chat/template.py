@@ -41,8 +41,7 @@ _BEFORE_AND_BEHIND: Mapping[str, tuple[Sequence[dict[str, Any]], Sequence[dict[s
 """The messages around one of parts, by its role: a template may read some roles' parts, and print others'."""
 _FOR_TOOLS = "tool_use"
 _NO_PARAMETERS = {"parameters": {"type": "object", "properties": {}}}
-_FUNCTION = {"name": "f", "description": "", **_NO_PARAMETERS}
-_TOOLS = [{"type": "function", "function": _FUNCTION}]
+_TOOLS = [{"type": "function", "function": {"name": "f", "description": "", **_NO_PARAMETERS}}]
 _CONTINUED = "CONTINUED_TEXT_ENDS_HERE "
 """Marks the end of a message that the model continues. The space shows whether the template strips."""
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -67,8 +66,8 @@ class ChatTemplate:
     def render(self, chat: RenderChat) -> str:
         """Return the prompt's text.
 
-        Raises TemplateError where the template refuses the messages (`raise_exception`) or the chat asks for
-        what no template can do, and BrokenTemplateError for any other failure of the template.
+        Raises TemplateError where the template refuses the messages (`raise_exception`) or the chat asks too
+        much of every template, and BrokenTemplateError for any other failure of the template.
         """
         _refuse_variables(chat.variables)
         template = self._choose(chat)
@@ -296,7 +295,6 @@ def _cut_at_mark(prompt: str, text: str) -> str:
 
 
 def _locate(error: Exception) -> str:
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"
-    ]
+    trace = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in trace if frame.filename == "<template>"]
     return f"line {lines[-1]}" if lines else "a line"

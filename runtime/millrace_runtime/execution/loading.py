@@ -46,7 +46,7 @@ Log = Callable[[str], None]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"FromCheckpoint": Format.DENSE, "Int8": Format.INT8, "Int4": Format.INT4}
 WHOLE_DRAFTS = 16
-"""So many sequences at once may have drafts of full length: there is memory for the logits of their draws."""
+"""The most sequences with drafts of full length in one step. There is memory for the logits of this many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class ExecutionSettings:
     speculative_tokens: int = 0
     """The most draft tokens of a sequence in one step; 0: no drafts."""
     text_memory_bytes: int = 0
-    """The host's memory for the text worker, which the KV cache leaves free."""
+    """The bytes of host memory that the KV cache leaves free for the text worker."""
     kv_cache_bytes: int | None = None
     """The most memory for the KV cache, which is no larger than its sequences can fill. None: on GPUs a share
     of the free memory after the weights; on CPUs a share of the free memory in the cgroup or the machine."""

@@ -27,7 +27,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str = ROOT
     """Where it stands in the schema of the tool."""
     inner: str = ROOT
-    """Where the tool's schema stands in this one, if this one is larger."""
+    """The path of the tool's schema inside this schema, if this schema contains more than the tool's."""
     is_strict: bool = False
     """Whether the client calls the tool strict: then nothing of the schema may be left out."""
 

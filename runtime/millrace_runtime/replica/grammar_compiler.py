@@ -87,7 +87,7 @@ class _WaitingRequest:
     request: Generate
     grammar: Grammar
     thread: int = 0
-    """The one that compiles it."""
+    """The index of the thread that compiles the grammar."""
     began_at: float | None = None
     """By the thread's clock, when its turn has come."""
     matchers: Future[list[PacedMatcher]] = field(default_factory=Future)

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from millrace_gateway.access.errors import PolicyError, UnknownKeyError
-from millrace_gateway.access.keys import read_credentials
+from millrace_gateway.access.identity import read_credentials
 from millrace_gateway.access.policy import (
     OPEN,
     AccessPolicy,

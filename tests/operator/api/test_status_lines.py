@@ -4,13 +4,8 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.status_lines import (
-    LINE_LENGTH,
-    read_changes,
-    read_objectives,
-    render_change,
-    render_objective,
-)
+from millrace_operator.api.change_record import read_change_lines, render_change_line
+from millrace_operator.api.status_lines import LINE_LENGTH, read_objectives, render_objective
 
 AT = "2026-01-02T01:12:00Z"
 CHANGE = {"at": AT, "from": 3, "to": 4, "reason": "ScalingUp", "binding": "forecast", "message": "more: 4"}
@@ -31,13 +26,13 @@ MEASURED = {"measuredSeconds": "0.41", "samples": 840, "burnRate": "0.2", "spent
     ],
 )
 def test_a_change_is_a_line(change: dict[str, Any], line: str) -> None:
-    assert render_change(change) == line
-    assert read_changes([line]) == [change]
+    assert render_change_line(change) == line
+    assert read_change_lines([line]) == [change]
 
 
 def test_what_is_no_change_is_left_out_and_a_long_one_is_cut() -> None:
-    assert read_changes(["", "yesterday 1 -> 2 up x", "soon", f"{AT} 1 -> many up x"]) == []
-    assert len(render_change({**CHANGE, "message": "x" * 5000})) < LINE_LENGTH
+    assert read_change_lines(["", "yesterday 1 -> 2 up x", "soon", f"{AT} 1 -> many up x"]) == []
+    assert len(render_change_line({**CHANGE, "message": "x" * 5000})) < LINE_LENGTH
 
 
 @pytest.mark.parametrize(("measured", "doubt"), [(MEASURED, None), ({}, None), ({"samples": 60}, "no bound")])

@@ -14,7 +14,7 @@ from millrace_operator.app import application as module
 from millrace_operator.app.application import Application, OperatorSettings
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
-from millrace_operator.controller import relister
+from millrace_operator.controller import relister, watches
 from millrace_operator.controller.leader_election import Election
 from millrace_operator.kube.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.kube.fake import FakeCluster
@@ -157,9 +157,9 @@ async def test_a_lease_that_lapses_for_a_moment_loses_no_service(
 async def test_a_resource_that_is_not_known_yet_is_waited_for(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "RESOURCE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(watches, "RESOURCE_RETRY_SECONDS", 0.01)
     cluster.read_faults.extend([RefusedError("not found"), TransientError("away")])
-    await Application(SETTINGS, cluster, make_view(), Metrics())._wait_for_resource(Scope(INFERENCE_SERVICE))
+    await watches._wait_for_resource(Scope(INFERENCE_SERVICE), cluster)
     assert not cluster.read_faults
     assert caplog.text.count("is the CRD installed?") == 2
 

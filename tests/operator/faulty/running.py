@@ -21,7 +21,6 @@ import yaml
 from aiohttp import web
 
 from millrace_kubernetes.connection import Connection
-from millrace_operator.app import application as module
 from millrace_operator.app.application import Application, OperatorSettings
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
@@ -153,7 +152,7 @@ def hurried_operators() -> Iterator[None]:
         patch.setattr(watches, "RESTART_SECONDS", PAUSE_SECONDS)
         patch.setattr(drain, "SILENT_SECONDS", PAUSE_SECONDS)
         patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
-        patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
+        patch.setattr(watches, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
         patch.setattr(relister, "wait_for_round", wait_for_relist)
         yield
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from millrace_operator.api.change_record import NUM_CHANGES, read_change_lines
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.status_lines import NUM_CHANGES, read_changes, read_objectives
+from millrace_operator.api.status_lines import read_objectives
 from millrace_operator.api.types import Status
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.status.scaling_status import PERIOD_SECONDS, URGENT_PERIOD_SECONDS, has_moved
@@ -41,7 +42,7 @@ class Seen(World):
 
     @property
     def changes(self) -> list[dict[str, Any]]:
-        return read_changes(self.scaling["lastChanges"])
+        return read_change_lines(self.scaling["lastChanges"])
 
     @property
     def objectives(self) -> list[dict[str, Any]]:

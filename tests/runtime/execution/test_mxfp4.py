@@ -18,7 +18,7 @@ from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
 from millrace_runtime.execution.weights.stored_reader import StoredReader
 from millrace_runtime.execution.weights.unpacking import LARGEST_SCALE, widen_blocks
-from testing.checkpoints.allocated import allocate_sizes, tell_sizes
+from testing.checkpoints.allocated import allocate_sizes, predict_sizes
 from testing.checkpoints.models import read_facts
 from tests.runtime.execution.greedy import check_preempted, prompt
 from tests.runtime.execution.random_models import write_random
@@ -110,8 +110,8 @@ def test_a_published_model_agrees_with_transformers(
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_its_widened_weights_are_reported_and_may_be_rounded(folder: Path, weights: str) -> None:
-    reported = tell_sizes(folder, weights)
-    assert reported == tell_sizes(folder / "twin", weights)
+    reported = predict_sizes(folder, weights)
+    assert reported == predict_sizes(folder / "twin", weights)
     assert allocate_sizes(folder, weights).weights == reported.weights
 
 

@@ -24,7 +24,7 @@ class Shape(NamedTuple):
     marked: int = 1024
     """Biases or known tokens that a program marks at a time."""
     markers: int = 4
-    """Programs that mark a row's."""
+    """The number of programs that mark one row's biases or known tokens."""
 
     def count_chunks(self, vocabulary: int) -> int:
         """Return the programs of a row."""

@@ -35,7 +35,7 @@ WINDOWS_OF_CHANGE = 5.0
 DEVIATION = math.sqrt(math.pi / 2)
 """A normal error's standard deviation over its mean."""
 OUTLIER = 2.0
-"""Usual errors beyond which a sample counts less."""
+"""A sample whose error is more than this many usual errors counts less."""
 LEAST_DEVIATION = 0.03
 MIN_STEPS = 5
 MIN_SAMPLES = 2.0

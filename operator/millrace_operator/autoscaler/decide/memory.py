@@ -74,7 +74,7 @@ class Memory:
     ready_since: dict[str, float] = field(default_factory=dict)
     """Since when each Ready pod is Ready. A restarted container counts from its restart."""
     unready_since: dict[str, float] = field(default_factory=dict)
-    """Since when each pod that is not Ready is so, without counting moments in which it was Ready."""
+    """When each pod became not Ready. A pod that crashes soon after it was Ready keeps its old time."""
     started: frozenset[str] = frozenset()
     """The pods that exist and have been Ready."""
     dark_at: float = -math.inf

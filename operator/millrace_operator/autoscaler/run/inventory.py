@@ -63,7 +63,7 @@ class Inventory:
         try:
             await self.refresh(session)
         except Exception:  # the next query may succeed
-            LOG.exception("the inventory of replicas is not refreshed")
+            LOG.exception("cannot refresh the inventory of replicas")
 
     async def refresh(self, session: aiohttp.ClientSession) -> None:
         """Query once for all services, and call `on_change` for each service with news."""

@@ -29,21 +29,12 @@ from millrace_operator.autoscaler.decide.prior import (
     render_prior,
 )
 from millrace_operator.kube.kinds import Obj, is_owned
+from millrace_operator.kube.node import HARDWARE_LABELS
 from millrace_operator.observed.pods import read_pod
 from millrace_runtime import contract
 
 MOST_BYTES = 64_000
 """Of the annotation. All annotations of an object may have 256 KiB together."""
-HARDWARE_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "cloud.google.com/gke-accelerator",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "node.kubernetes.io/instance-type",
-    "kubernetes.azure.com/accelerator",
-)
-"""Labels of nodes that name hardware. The operator sees them only if a service's nodeSelector asks for
-one."""
 LONGEST_NAME = 512
 
 

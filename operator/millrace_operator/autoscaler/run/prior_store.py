@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from millrace_operator.api.status_lines import read_changes
+from millrace_operator.api.change_record import read_change_lines
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.run.prior_record import (
     Record,
@@ -183,7 +183,7 @@ class Priors:
 
     def _has_news(self, key: ServiceKey) -> bool:
         service = self._cache.service(key) or {}
-        changes = read_changes(service.get("status", {}).get("scaling", {}).get("lastChanges", []))
+        changes = read_change_lines(service.get("status", {}).get("scaling", {}).get("lastChanges", []))
         uid = self._find_uid(key)
         record = self._records.get(uid, NOTHING).add_changes(changes)
         if uid in self._records:

@@ -71,7 +71,7 @@ class Service:
         self.on_ready: Callable[[], None] = _ignore
         """Called when a pod has become Ready."""
         self.pod_seconds = 0.0
-        """Of all pods, from their place on a node until they are gone, up to the last `settle`."""
+        """The seconds that all pods together have been on nodes, counted up to the last `settle`."""
         self._agenda = agenda
         self._hardware = hardware
         self._drain_seconds = drain_seconds

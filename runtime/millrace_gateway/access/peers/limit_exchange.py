@@ -1,8 +1,8 @@
 """Keeps one limit across all gateways: each reports its use, and adds the use that others report. Pure.
 
-While a gateway hears the others, it admits by the whole limit. So all gateways together admit at most the
-limit, and what they admit in the 250 ms between two reports. Gateways that do not hear each other use a share
-of the limit each, and the shares sum to at most the whole.
+While a gateway hears the others, it admits by the whole limit. So all gateways together exceed the limit by
+at most what they admit in the 250 ms between two reports. Gateways that do not hear each other use a share of
+the limit each, and the shares sum to at most the whole.
 """
 
 from collections.abc import Collection

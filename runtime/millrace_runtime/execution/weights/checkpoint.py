@@ -149,7 +149,7 @@ def _change_plain(stored: Tensor, rows: Rows) -> Tensor:
 
 
 def _find_order(num_rows: int, order: Sequence[int]) -> Tensor:
-    """Return the numbers of rows, each so many in a new order."""
+    """Return row indices: `order` rearranges each group of `len(order)` consecutive rows."""
     begins = torch.arange(0, num_rows, len(order))
     return (begins[:, None] + torch.tensor(order)).flatten()
 

@@ -194,7 +194,7 @@ def list_types(value: Any) -> list[str]:
 
 
 def name_value(value: Any) -> Hashable:
-    """Return the same for two scalars exactly if JSON takes them for equal; None: it is no scalar."""
+    """Return a key that two scalars share exactly if JSON calls them equal; None for arrays and objects."""
     if isinstance(value, bool) or value is None:
         return str(value), value
     if isinstance(value, int | float):

@@ -8,7 +8,7 @@ from millrace_runtime.grammar.json_schema.places import ROOT, follow
 
 _DEFINITIONS = "$defs"
 _LEFT_OUT = frozenset({"$anchor", "$defs", "$id", "$ref", "$schema", "definitions", "id", OPTIONS})
-"""Keywords of names, of definitions, and of the top of a document."""
+"""Keywords that an excerpt omits: they name a schema, define others, or stand only at a document's top."""
 _BY_NAME = ("patternProperties", "properties")
 _VALUES = ("const", "enum")
 

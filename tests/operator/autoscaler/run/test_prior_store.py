@@ -14,8 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from millrace_operator.api.change_record import find_newest, read_changes
-from millrace_operator.api.status_lines import render_change
+from millrace_operator.api.change_record import find_newest, read_changes, render_change_line
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.forecast import ForecastError, Outlook
 from millrace_operator.autoscaler.decide.memory import Memory
@@ -177,7 +176,7 @@ class Stage:
         service = self.cluster.objects[(INFERENCE_SERVICE.kind, *KEY)]  # type: ignore[index]
         at = f"2026-01-01T{number // 60:02d}:{number % 60:02d}:00Z"
         change = {"at": at, "from": number % 2, "to": 1 - number % 2, "reason": "ScalingUp", "binding": "x"}
-        line = render_change({**change, "message": "words"})
+        line = render_change_line({**change, "message": "words"})
         changes = [*service["status"]["scaling"].get("lastChanges", []), line][-5:]
         self.cluster.put({**service, "status": {"scaling": {"desiredReplicas": 2, "lastChanges": changes}}})
 
