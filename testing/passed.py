@@ -1,9 +1,10 @@
 """Tests of what seldom changes run once for each content of what they read.
 
 A test marked `reads("kernels", "e2e/cluster")` leaves a stamp where it passes: an empty file below the cache
-folder, named by a hash of the test's name, of these paths, of the test's own folder, of the locked
-dependencies, and of this machine's Python, compiler and CPU. While the stamp is there, the test is skipped.
-`--again` runs it all the same.
+folder, named by a hash of the test's name, of these paths, of the test's own folder, of each file that the
+test imports, directly or not, of the locked dependencies, and of this machine's Python, compiler and CPU. So
+the paths name what imports do not show. While the stamp is there, the test is skipped. `--again` runs it all
+the same.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ import pytest
 
 from e2e.cluster.sources import cache_folder
 from millrace_kernels.native.instruction_sets import read_cpu_flags
+from testing.affected.imports import find_imported
 
 ROOT = Path(__file__).resolve().parents[1]
 ALWAYS_READ = ("requirements.lock", "pyproject.toml", "conftest.py", "testing")
@@ -85,9 +87,10 @@ def stamps_folder() -> Path:
 
 def name_stamp(item: pytest.Item, paths: list[str]) -> str:
     """Return the stamp's name. Raises UsageError where a path is not there."""
-    folder = item.path.parent.relative_to(ROOT).as_posix()
+    file = item.path.relative_to(ROOT)
     digest = hashlib.sha256(f"{describe_machine()} {item.nodeid.partition('@')[0]}".encode())
-    for path in sorted({*paths, *ALWAYS_READ, folder}):
+    read = {*paths, *ALWAYS_READ, file.parent.as_posix(), *find_imported(ROOT, file.as_posix())}
+    for path in sorted(read):
         digest.update(hash_content(path))
     return digest.hexdigest()[:32]
 

@@ -19,6 +19,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from testing.affected.imports import list_imported
+
 ROOT = Path(__file__).resolve().parents[1]
 EXCEPTIONS = ROOT / "testing" / "exceptions.toml"
 FOLDERS = ("tests", "e2e", "testing", "benchmarks", "development")
@@ -80,9 +82,13 @@ def find_breaches(file: str, text: str) -> Iterator[Breach]:
 
 def breaks_import(file: str, node: ast.AST) -> bool:
     """Whether an import crosses from tests to end-to-end tests or back, or is of a conftest or test file."""
-    if not isinstance(node, ast.ImportFrom) or not node.module:
+    if not isinstance(node, ast.Import | ast.ImportFrom):
         return False
-    top, last = node.module.split(".")[0], node.module.rsplit(".", 1)[-1]
+    return any(_is_forbidden(file, name) for name in list_imported(node))
+
+
+def _is_forbidden(file: str, module: str) -> bool:
+    top, last = module.split(".", maxsplit=1)[0], module.rsplit(".", 1)[-1]
     if top in ("tests", "e2e") and (last == "conftest" or last.startswith("test_")):
         return True
     if file.startswith("tests/"):

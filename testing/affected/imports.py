@@ -5,6 +5,7 @@ Not by grimp, which reads packages alone: no folder of tests is one.
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 SOURCE_ROOTS = ("operator", "runtime", "kernels")
@@ -64,3 +65,35 @@ def find_importers(imports: Mapping[str, set[str]], changed: Iterable[str]) -> s
             found.add(file)
             waiting += importers.get(file, ())
     return found
+
+
+def find_imported(root: Path, file: str) -> frozenset[str]:
+    """Return a file and all files that it imports, directly or by way of others, relative to `root`."""
+    found: set[str] = set()
+    waiting = [file]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += _list_direct(root, one)
+    return frozenset(found)
+
+
+@cache
+def _list_direct(root: Path, file: str) -> tuple[str, ...]:
+    names = set(list_imported(ast.parse((root / file).read_text())))
+    conftests = {str(parent / "conftest.py") for parent in PurePosixPath(file).parents}
+    known = {one for one in conftests if (root / one).is_file()}
+    imported = filter(None, (_find_module(root, name) for name in names))
+    return (*imported, *find_conftests(file, known))
+
+
+@cache
+def _find_module(root: Path, name: str) -> str | None:
+    parts = name.split(".")
+    for source in ("", *SOURCE_ROOTS):
+        path = PurePosixPath(source, *parts)
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if (root / file).is_file():
+                return str(file)
+    return None

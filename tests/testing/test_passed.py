@@ -18,6 +18,7 @@ passed.ALWAYS_READ = ()
 TESTS = """
 import pathlib
 import pytest
+import parts.outer
 
 @pytest.mark.reads("source")
 @pytest.mark.parametrize("word", ["right", "wrong"])
@@ -31,6 +32,9 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "checks").mkdir()
     (tmp_path / "checks" / "test_source.py").write_text(TESTS)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "outer.py").write_text("from parts import inner")
+    (tmp_path / "parts" / "inner.py").write_text("")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "file").write_text("right")
     return tmp_path
@@ -40,7 +44,7 @@ def run(project: Path, *flags: str) -> str:
     """Return the run's last line."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "testing.passed", "-p", "no:cacheprovider", *flags]
     environment = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{project}",
         "MILLRACE_CACHE": str(project / "cache"),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
@@ -59,6 +63,9 @@ def test_what_passed_runs_again_where_its_sources_change_and_where_that_is_asked
     assert run(project) == "2 skipped"
     (project / "checks" / "conftest.py").write_text("")
     assert run(project) == "2 passed"
+    (project / "parts" / "inner.py").write_text("x = 1")  # imported by what the test imports
+    assert run(project) == "2 passed"
+    assert run(project) == "2 skipped"
 
 
 def test_a_path_that_is_not_there_is_refused() -> None:
