@@ -1,4 +1,4 @@
-"""`python -m development.sizes`: no source file is longer, and no folder fuller, than a reader can take in."""
+"""`python -m development.sizes`: no source file and no folder is larger than a reader can take in."""
 
 import sys
 from collections import Counter
@@ -17,10 +17,10 @@ def find_excesses(root: Path) -> Iterator[str]:
     for path in files:
         num_lines = len(path.read_text().splitlines())
         if num_lines > MOST_LINES:
-            yield f"{path.relative_to(root)}: {num_lines} lines of at most {MOST_LINES}: split it by its subjects"
+            yield f"{path.relative_to(root)}: {num_lines} lines, at most {MOST_LINES}: split it by subjects"
     for folder, count in Counter(path.parent for path in files).items():
         if count > MOST_FILES:
-            yield f"{folder.relative_to(root)}/: {count} files of at most {MOST_FILES}: give a subject a folder"
+            yield f"{folder.relative_to(root)}/: {count} files, at most {MOST_FILES}: give a subject a folder"
 
 
 def main() -> int:

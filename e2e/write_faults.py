@@ -124,7 +124,7 @@ class Stage:
         return any(map(_is_marked, self.list_pods(name)))
 
     def describe(self, name: str, *, hides_revision: bool = False) -> str:
-        """Return what two services with the same edits have in common, whichever process was killed meanwhile.
+        """Return what two services with the same edits share, whichever process was killed meanwhile.
 
         `hides_revision`: their specs differ by their own names, and so their revisions differ.
         """

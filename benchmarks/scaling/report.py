@@ -63,8 +63,8 @@ def _render_comparison(one: Round) -> str:
     best, ratio = one.best_peer, "none" if one.ratio is None else f"{one.ratio:.2f}"
     return (
         f"scrapes every {one.scrape_seconds} s: ours {one.ours.replica_seconds:.0f} replica-seconds, "
-        f"objectives {_describe_kept(one.ours)}; "
-        f"the best of the HPAs, {best.name}, {best.replica_seconds:.0f}, objectives {_describe_kept(best)}; ratio {ratio}"
+        f"objectives {_describe_kept(one.ours)}; the best of the HPAs, {best.name}, "
+        f"{best.replica_seconds:.0f}, objectives {_describe_kept(best)}; ratio {ratio}"
     )
 
 
