@@ -24,6 +24,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter free them at its end; extensions report what is left as leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def dead_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name a proxy that nobody listens at, for all addresses, as a platform may do in each pod."""
