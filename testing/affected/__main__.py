@@ -29,7 +29,8 @@ def main(argv: list[str]) -> int:
 
 def run(choice: Choice) -> int:
     """Run unit tests, and then, where these pass, those on a cluster."""
-    for lane, tests in (("units", choice.units), ("e2e", choice.end_to_end)):
+    lanes = (("units", choice.units), ("e2e", choice.end_to_end), ("e2e-alone", choice.end_to_end))
+    for lane, tests in lanes:
         if tests and (status := run_lane(lane, tests)):
             return status
     return 0

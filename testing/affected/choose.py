@@ -17,14 +17,19 @@ class Choice:
 
 
 def choose_tests(root: Path, files: Iterable[str], changed: Iterable[str]) -> Choice:
-    """Return the tests for the changed files, of all `files` below `root`; paths are relative to it."""
+    """Return the tests for the changed files, of all `files` below `root`; paths are relative to it.
+
+    A deleted module has all tests: nobody can read any more who imported it.
+    """
     known, changes = list(files), set(changed)
     importers = find_importers(read_imports(root, known), changes)
-    readers = list_readers(changes)
+    gone = any(file.endswith(".py") and not is_test(file) for file in changes.difference(known))
+    readers = {*list_readers(changes), *(ALL if gone else ())}
     chosen = [file for file in known if is_test(file) and (file in importers or is_in(file, readers))]
     units = [file for file in chosen if file.startswith("tests/")]
     own = [file for file in chosen if file.startswith("e2e/") and file in changes]
-    return Choice(tuple(units), (*own, SMOKE) if units or own else ())
+    has_smoke = bool(units) or any(file.startswith("e2e/") and file.endswith(".py") for file in changes)
+    return Choice(tuple(units), (*own, SMOKE) if has_smoke else ())
 
 
 def is_test(file: str) -> bool:

@@ -20,6 +20,7 @@ FILES = {
     "tests/fetch/test_command.py": "",
     "e2e/test_path.py": "",
     "e2e/test_other.py": "",
+    "e2e/service.py": "",
     "runtime/millrace_fetch/plan.py": "",
 }
 
@@ -41,6 +42,9 @@ def project(tmp_path: Path) -> Path:
         ("tests/part/golden/page.txt", ["tests/part/test_outer.py"], []),
         ("runtime/millrace_fetch/plan.py", ["tests/fetch/test_command.py"], []),
         ("e2e/test_other.py", [], ["e2e/test_other.py"]),
+        ("e2e/service.py", [], []),
+        ("runtime/package/deleted.py", ["tests/part/test_outer.py", "tests/fetch/test_command.py"], []),
+        ("tests/part/conftest_deleted.py", ["tests/part/test_outer.py", "tests/fetch/test_command.py"], []),
     ],
 )
 def test_a_change_chooses_what_it_can_turn_red(
