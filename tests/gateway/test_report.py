@@ -91,8 +91,11 @@ def test_nothing_is_counted_where_no_request_has_come_or_gone() -> None:
     """A gateway without traffic has thousands of ends."""
     activity = Activity(lambda: 0.0)
     report = Report(make_catalogue(), Balancer(2.0), activity)
-    with counted(activity, KEY):
-        assert json.loads(report.next_line(0.0))["open"] == {"shop/chat": 1}
+    for number in (1, 2):
+        report.next_line(0.0)
+        with counted(activity, KEY):
+            line = json.loads(report.next_line(0.0))
+            assert (line["open"], line["arrived"]) == ({"shop/chat": 1}, {"shop/chat": number})
     line = json.loads(report.next_line(0.0))
     assert line == {"open": {"shop/chat": 0}, "ended": {"shop/chat": 0.0}}
     activity.list_ends = None  # type: ignore[method-assign,assignment]
