@@ -197,9 +197,11 @@ def find_place(obj: Obj) -> Place:
 
 
 def is_scaled(service: Obj) -> bool:
-    """Whether the operator decides about a service's count. True for an unreadable mode."""
-    scaling = service.get("spec", {}).get("scaling") or {}
-    return bool(scaling.get("mode") != ScalingMode.EXTERNAL)
+    """Whether the operator decides about a service's count. True where the mode cannot be read."""
+    spec = service.get("spec")
+    scaling = spec.get("scaling") if isinstance(spec, Mapping) else None
+    mode = scaling.get("mode") if isinstance(scaling, Mapping) else None
+    return bool(mode != ScalingMode.EXTERNAL)
 
 
 def find_groups(obj: Obj) -> tuple[Group, ...]:

@@ -85,8 +85,8 @@ def test_children_and_pods_are_found_by_label() -> None:
 
 def test_services_whose_counts_the_operator_decides_are_known_without_a_look_at_all_of_them() -> None:
     cache, found = Cache(), []
-    modes = ({}, {"scaling": {"mode": "External"}}, {"scaling": {"mode": "DryRun"}}, {"scaling": None})
-    for version, spec in enumerate(modes, start=1):
+    external = {"scaling": {"mode": "External"}}
+    for version, spec in enumerate(({}, external, {"scaling": {"mode": "DryRun"}}, {"scaling": []}), start=1):
         service = make_service(**spec)
         cache.put({**service, "metadata": {**service["metadata"], "resourceVersion": str(version)}})
         found.append(cache.scaled_keys())
