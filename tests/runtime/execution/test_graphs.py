@@ -17,7 +17,7 @@ from millrace_runtime.protocol.step import RowResult, StepSize
 from tests.runtime.execution.conftest import Driver
 from tests.runtime.execution.tape import CountingRecorder, prompt
 
-pytestmark = pytest.mark.reads("kernels", "runtime", "tests/runtime")
+pytestmark = pytest.mark.reads("kernels", "tests/runtime")
 
 MakeModel = Callable[..., Path]
 TOP = 3

@@ -218,7 +218,7 @@ def test_a_text_has_the_same_bits_with_a_cached_prefix(run: Callable[[], Runner]
         assert stats.num_prefix_hits > 100
 
 
-@pytest.mark.reads("kernels", "runtime", "tests/runtime")
+@pytest.mark.reads("kernels", "tests/runtime")
 def test_recorded_steps_of_two_groups_give_the_same_texts(graphs: CountingRecorder) -> None:
     expected, _ = serve(open_executor(run_with_torch(), [8, 8]), PROMPTS[:2], 3)
     executor = open_executor(run_with_torch(), [8, 8])

@@ -13,7 +13,7 @@ from millrace_runtime.protocol.executor import Record
 from millrace_runtime.protocol.step import StepSize
 from tests.runtime.execution.tape import CountingRecorder, prompt
 
-pytestmark = pytest.mark.reads("kernels", "runtime", "tests/runtime")
+pytestmark = pytest.mark.reads("kernels", "tests/runtime")
 
 MakeModel = Callable[..., Path]
 OpenDriver = Callable[..., Any]
