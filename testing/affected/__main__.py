@@ -40,8 +40,10 @@ def list_changed(base: str | None) -> list[str]:
     """Return changed files: since `base`, else those not committed, else those of the last commit."""
     untracked = git("ls-files", "--others", "--exclude-standard")
     if base:
-        return sorted({*git("diff", "--name-only", base), *untracked})
-    return sorted({*git("diff", "--name-only", "HEAD"), *untracked}) or git("diff", "--name-only", "HEAD~1")
+        return sorted({*git("diff", "--no-renames", "--name-only", base), *untracked})
+    return sorted({*git("diff", "--no-renames", "--name-only", "HEAD"), *untracked}) or git(
+        "diff", "--no-renames", "--name-only", "HEAD~1"
+    )
 
 
 def list_files() -> list[str]:
