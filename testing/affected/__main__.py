@@ -40,10 +40,13 @@ def list_changed(base: str | None) -> list[str]:
     """Return changed files: since `base`, else those not committed, else those of the last commit."""
     untracked = git("ls-files", "--others", "--exclude-standard")
     if base:
-        return sorted({*git("diff", "--no-renames", "--name-only", base), *untracked})
-    return sorted({*git("diff", "--no-renames", "--name-only", "HEAD"), *untracked}) or git(
-        "diff", "--no-renames", "--name-only", "HEAD~1"
-    )
+        return sorted({*diff(base), *untracked})
+    return sorted({*diff("HEAD"), *untracked}) or diff("HEAD~1")
+
+
+def diff(revision: str) -> list[str]:
+    """Return the files that differ from a revision. A moved file has its old and its new name."""
+    return git("diff", "--no-renames", "--name-only", revision)
 
 
 def list_files() -> list[str]:
