@@ -1,4 +1,5 @@
-"""Compile every Triton kernel for Ampere and Hopper, and those with 8-bit floats for Ada, in the type named.
+"""`compile_for_gpu.py TYPE CAPABILITY`: compile every Triton kernel for Ampere (80) or Hopper (90), or those
+with 8-bit floats for Ada (89).
 
 No GPU is needed. Run without TRITON_INTERPRET.
 """
@@ -339,8 +340,10 @@ def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
 
 
 if __name__ == "__main__":
+    name, capability = sys.argv[1], int(sys.argv[2])
     for target in TARGETS:
-        for case in filter(lambda one: one.runs_on(target), cases(sys.argv[1], target)):
-            compile_for(case, sys.argv[1], target)
-    for case in ada_cases(sys.argv[1]):
-        compile_for(case, sys.argv[1], ADA)
+        if target.arch == capability:
+            for case in filter(lambda one: one.runs_on(target), cases(name, target)):
+                compile_for(case, name, target)
+    for case in ada_cases(name) if capability == ADA.arch else ():
+        compile_for(case, name, ADA)
