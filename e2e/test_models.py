@@ -157,7 +157,8 @@ def test_all_replicas_have_what_a_branch_had_when_it_was_applied(fetched: Servic
     wait_for_models(fetched)
     first, old = hub.commit, dict(hub.files.contents)
     assert fetched.status()["model"]["resolvedRevision"] == first
-    assert is_absent(fetched.cluster, "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories")
+    jobs = "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories"
+    fetched.wait_for("the end of its Job", lambda: is_absent(fetched.cluster, *jobs))
 
     hub.move_on("2" * 40, change_weights(old))
     fetched.spec["scaling"]["minReplicas"] = 2
