@@ -19,7 +19,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what stays until the end: 970,000 objects, half a second a full pass."""
+    """Spare the garbage collector what stays until the end.
+
+    Measured by hand: 970,000 objects, and half a second for each full pass over them.
+    """
     gc.collect()
     gc.freeze()
 

@@ -1,9 +1,7 @@
 """The changes of a count: as lines of `status.scaling.lastChanges`, and many more of them as one text.
 
-The operator writes both, the plugin reads both.
-
-`status.scaling.lastChanges` has only the newest changes. Every watcher of the service receives its status
-again and again, so the status has to be small.
+The operator writes both, the plugin reads both. The lines are of the newest changes alone: every watcher of
+the service receives its status again and again, so the status has to be small.
 """
 
 import json

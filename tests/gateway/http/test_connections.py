@@ -408,13 +408,14 @@ async def test_a_client_that_reads_nothing_or_single_bytes_is_disconnected_and_a
         (left,) = (c for c in server.connections if c._transport.get_extra_info("peername") == slow)
         now = asyncio.get_running_loop().time()
         for step in range(10):
+            server.now = lambda step=step: now + step * 0.15
             unread = count_unread(left._transport)
             while count_unread(left._transport) >= unread:
-                await reader.read(1 << 18)
+                assert await reader.read(1 << 18)
                 await asyncio.sleep(0)
             await streams[1][0].read(1)
             for connection in list(server.connections):
-                connection.check(now + step * 0.15)
+                connection.check(server.now())
         assert server.connections == {left}
         for _, writer in streams:
             writer.close()
