@@ -27,7 +27,7 @@ from e2e.managed_fields import find_writers
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
 from e2e.plugin import ask_cluster
-from millrace_kubectl.keys import hash_key, read_client
+from millrace_kubectl.key_secret import hash_key, read_client
 from millrace_operator.api.conditions import find_condition
 from millrace_operator.api.crd import render_crd
 from millrace_operator.gateways.key_secret import read_entries

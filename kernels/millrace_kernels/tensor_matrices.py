@@ -10,14 +10,11 @@ from torch.nn import functional
 from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.linear.reference import (
-    Rounded,
     fp8_linear_reference,
-    keep_rounded,
     linear_reference,
     quantized_linear_reference,
-    round_int4,
-    round_int8,
 )
+from millrace_kernels.linear.rounding import Rounded, keep_rounded, round_int4, round_int8
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.weights import Matrix, SideBySide
 

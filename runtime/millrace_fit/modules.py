@@ -12,7 +12,7 @@ from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, Layer
 from millrace_fit.shard import Cut, Shard, whole
 
 GROUP: Final = 32
-"""Inputs with one scale in INT4, and the unit of columns for each worker: `linear/reference.py`."""
+"""Inputs with one scale in INT4, and the unit of columns for each worker: `linear/rounding.py`."""
 
 
 class Role(enum.Enum):

@@ -7,9 +7,7 @@ import gc
 import logging
 import os
 import re
-import signal
 import sys
-from contextlib import suppress
 
 import uvloop
 
@@ -18,6 +16,7 @@ from millrace_gateway.access.policy import OPEN, AccessPolicy, read_default
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.headers import may_be_sent
 from millrace_gateway.http.sockets import raise_descriptors
+from millrace_gateway.lifecycle import Signals
 from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
@@ -237,44 +236,15 @@ def _parse_memory(text: str) -> int:
 
 
 async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
-    """Serve until a signal, then drain; a second signal ends the drain. Returns the exit status."""
-    gateway, signals = Gateway(settings), _Signals()
+    """Serve until a signal, then drain. Returns the exit status."""
+    gateway, signals = Gateway(settings), Signals()
     async with gateway.serve() as sites:
         logger.info("following the cluster at %s", access.server)
         gc.freeze()
         gc.set_threshold(*GARBAGE_THRESHOLDS)
-        follow = asyncio.create_task(gateway.follow(access))
-        if not await signals.precede(follow):
-            follow.result()  # it ends only by a bug of ours, which this raises
-        drain = asyncio.create_task(gateway.drain(sites))
-        is_drained = not await signals.precede(drain)
-        for task in (follow, drain):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        is_drained = await signals.run_until_drained(gateway.follow(access), lambda: gateway.drain(sites))
     logger.info("drained" if is_drained else "a second signal: leaving at once")
     return 0 if is_drained else EXIT_BROKEN
-
-
-class _Signals:
-    """Waits for SIGTERM and SIGINT, in their order."""
-
-    def __init__(self) -> None:
-        self._arrivals: asyncio.Queue[int] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._arrivals.put_nowait, number)
-
-    async def wait(self) -> None:
-        await self._arrivals.get()
-
-    async def precede(self, task: asyncio.Task[None]) -> bool:
-        """Wait for a signal or the task's end. Return whether the signal came first."""
-        arrival = asyncio.create_task(self.wait())
-        await asyncio.wait({arrival, task}, return_when=asyncio.FIRST_COMPLETED)
-        is_first = arrival.done()
-        arrival.cancel()
-        return is_first
 
 
 def _fail(reason: str, status: int) -> int:

@@ -1,7 +1,11 @@
-"""The gateway's phase: starting, serving or draining."""
+"""The gateway's phase: starting, serving or draining. A signal begins the drain, a second one ends it."""
 
 import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from enum import Enum
+from typing import Any
 
 
 class Phase(Enum):
@@ -70,3 +74,39 @@ class Lifecycle:
         if self._is_draining:
             return Phase.DRAINING
         return Phase.SERVING if self.is_synced else Phase.STARTING
+
+
+class Signals:
+    """SIGTERM and SIGINT, in their order, from now on."""
+
+    def __init__(self) -> None:
+        self._arrivals: asyncio.Queue[int] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._arrivals.put_nowait, number)
+
+    async def run_until_drained(
+        self, serving: Coroutine[Any, Any, None], drain: Callable[[], Coroutine[Any, Any, None]]
+    ) -> bool:
+        """Serve until a signal, then drain until all is done or a second signal comes; then end both.
+
+        Returns whether all is done. Raises what `serving` raises.
+        """
+        tasks = [asyncio.create_task(serving)]
+        if not await self._precede(tasks[0]):
+            tasks[0].result()  # it ends only by a bug of ours, which this raises
+        tasks.append(asyncio.create_task(drain()))
+        is_drained = not await self._precede(tasks[1])
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        return is_drained
+
+    async def _precede(self, task: asyncio.Task[None]) -> bool:
+        """Wait for a signal or the task's end. Return whether the signal came first."""
+        arrival = asyncio.create_task(self._arrivals.get())
+        await asyncio.wait({arrival, task}, return_when=asyncio.FIRST_COMPLETED)
+        is_first = arrival.done()
+        arrival.cancel()
+        return is_first

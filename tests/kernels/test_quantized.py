@@ -13,14 +13,8 @@ from torch.nn import functional
 from millrace_kernels.device_kernels import select_kernels
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format
-from millrace_kernels.linear.reference import (
-    Rounded,
-    pad_inputs,
-    quantized_linear_reference,
-    round_inputs,
-    round_int4,
-    round_int8,
-)
+from millrace_kernels.linear.reference import quantized_linear_reference
+from millrace_kernels.linear.rounding import Rounded, pad_inputs, round_inputs, round_int4, round_int8
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.recording.recorder import record

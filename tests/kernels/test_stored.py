@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from millrace_kernels.linear.format import Format, Number
-from millrace_kernels.linear.reference import fp8_linear_reference, keep_rounded, quantized_linear_reference
+from millrace_kernels.linear.reference import fp8_linear_reference, quantized_linear_reference
+from millrace_kernels.linear.rounding import keep_rounded
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError

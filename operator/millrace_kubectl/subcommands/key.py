@@ -3,15 +3,16 @@
 import argparse
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from millrace_kubectl.errors import ConflictError, PluginError
-from millrace_kubectl.keys import (
+from millrace_kubectl.errors import PluginError
+from millrace_kubectl.key_secret import (
     FIGURES,
     KEY_BYTES,
     MOST_KEYS,
     Client,
+    change_client,
     is_client_name,
     is_model,
     make_key,
@@ -30,9 +31,7 @@ limits replace the client's earlier ones."""
 REVOKE_DESCRIPTION = """Remove a client with all its keys, or with --old all its keys but the newest."""
 TITLES = ("SECRET", "CLIENT", "KEYS", "MODELS", "LIMITS")
 UNREADABLE = "unreadable: revoke it"
-NUM_TRIES = 5
 _SHORT = dict(zip(FIGURES, ("requests/min", "tokens/min", "at once"), strict=True))
-Change = Callable[[Client | None], Client | None]
 
 
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -112,7 +111,7 @@ def run_create(arguments: argparse.Namespace, services: Services, now: float) ->
         models = known.models if arguments.models is None else arguments.models
         return replace(known, models=models, limits=limits or known.limits).add_key(key)
 
-    before = _change(Secrets(services.flags), secret, client, add)
+    before = change_client(Secrets(services.flags), secret, client, add)
     what = "a second key" if before else "the key"
     sys.stderr.write(f"{what} of client {client}, shown once, as Secret {secret} has only its hash:\n")
     return key
@@ -133,61 +132,12 @@ def run_revoke(arguments: argparse.Namespace, services: Services, now: float) ->
             raise PluginError(f"Secret {secret} has no client {client}: kubectl millrace key list shows all")
         return found.keep_newest() if arguments.old else None
 
-    before = _change(Secrets(services.flags), secret, client, end, is_removal=not arguments.old)
+    before = change_client(Secrets(services.flags), secret, client, end, is_removal=not arguments.old)
     if not arguments.old:
         return f"client {client} of Secret {secret} is revoked: gateways refuse its keys within seconds"
     if before is not None and len(before.hashes) == 1:
         return f"client {client} of Secret {secret} has one key alone, which stays"
     return f"client {client} of Secret {secret} has its newest key alone"
-
-
-def _change(
-    found: Secrets, name: str, client: str, change: Change, *, is_removal: bool = False
-) -> Client | None:
-    """Change a client of a Secret, and return it as it was before. Raises PluginError.
-
-    Somebody else may change the Secret meanwhile: then it is read again, a few times.
-    """
-    for _ in range(NUM_TRIES):
-        secret = found.fetch(name)
-        before = _find_client(secret, client, is_removal=is_removal)
-        after = change(before)
-        try:
-            if secret is None and after is not None:
-                found.create(name, {contract.LABEL_API_KEYS: "true"}, {client: after.render()})
-            elif secret is not None and after != before:
-                found.change(secret, {client: None if after is None else after.render()})
-        except ConflictError:
-            continue
-        return before
-    raise PluginError(f"Secret {name} is changed all the time; try again in a moment")
-
-
-def _find_client(secret: Obj | None, client: str, *, is_removal: bool) -> Client | None:
-    """Return the client as the Secret has it; for a removal, also a client whose entry is not readable."""
-    if secret is None:
-        return None
-    _check_label(secret)
-    value = (secret.get("data") or {}).get(client)
-    if value is None:
-        return None
-    try:
-        return read_client(client, value)
-    except PluginError:
-        if is_removal:
-            return Client()
-        raise
-
-
-def _check_label(secret: Obj) -> None:
-    """Raise PluginError for a Secret that gateways do not read, which may be for something else."""
-    metadata = secret["metadata"]
-    if (metadata.get("labels") or {}).get(contract.LABEL_API_KEYS) != "true":
-        name = metadata["name"]
-        raise PluginError(
-            f"Secret {name} is not for clients' keys: name another one, or if it is, write "
-            f"kubectl label secret {name} {contract.LABEL_API_KEYS}=true"
-        )
 
 
 def run_list(arguments: argparse.Namespace, services: Services, now: float) -> str:  # noqa: ARG001  as its siblings

@@ -15,7 +15,7 @@ from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.openai import CompletionWriter
 from millrace_runtime.api.answer.prompt import Position
 from millrace_runtime.api.answer.writer import AnswerSpec
-from millrace_runtime.api.request.generation_request import BestOf
+from millrace_runtime.api.request.choices import BestOf
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer

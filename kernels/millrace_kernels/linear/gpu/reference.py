@@ -8,7 +8,7 @@ from torch import Tensor
 from millrace_kernels.linear.format import Number
 from millrace_kernels.linear.gpu.choice import Product
 from millrace_kernels.linear.gpu.matrix import LEVELS, GpuMatrix
-from millrace_kernels.linear.reference import SMALLEST
+from millrace_kernels.linear.rounding import SMALLEST
 
 LARGEST_FP8, LARGEST_INT8 = 448.0, 127.0
 

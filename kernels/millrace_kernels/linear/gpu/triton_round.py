@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from millrace_kernels.linear.gpu.reference import LARGEST_FP8, LARGEST_INT8, RoundedInputs
-from millrace_kernels.linear.reference import SMALLEST
+from millrace_kernels.linear.rounding import SMALLEST
 
 COLUMNS = 1024
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from millrace_kernels.linear.format import GROUP, Format, Number
-from millrace_kernels.linear.reference import keep_rounded
+from millrace_kernels.linear.rounding import keep_rounded
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.weights.lanes import Allocate, cut, put

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.format import GROUP, Format, Number
-from millrace_kernels.linear.reference import keep_rounded, round_int4, round_int8
+from millrace_kernels.linear.rounding import keep_rounded, round_int4, round_int8
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError

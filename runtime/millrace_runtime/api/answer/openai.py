@@ -15,7 +15,7 @@ from millrace_runtime.api.answer.logprobs import (
     PromptLogprobsJson,
 )
 from millrace_runtime.api.answer.writer import AnswerSpec, Writer
-from millrace_runtime.api.request.generation_request import BestOf
+from millrace_runtime.api.request.choices import BestOf
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
 

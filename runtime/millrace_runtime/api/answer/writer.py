@@ -9,7 +9,7 @@ from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import Message, OpenMessage
 from millrace_runtime.api.errors import ApiError
-from millrace_runtime.api.request.generation_request import BestOf
+from millrace_runtime.api.request.choices import BestOf
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.answer import Part, PlainParser
 from millrace_runtime.chat.tokenizer import Tokenizer

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.openai_bodies import MAX_SEQUENCES, GenerationBody
+from millrace_runtime.api.request.choices import BestOf, count_choices, read_best_of
+from millrace_runtime.api.request.openai_bodies import GenerationBody
 from millrace_runtime.api.request.sampling import AUTHOR_FIELDS, build_sampling, read_sampling
 from millrace_runtime.api.request.structured_outputs import read_grammar
 from millrace_runtime.chat.jobs import TextJob
@@ -58,13 +59,6 @@ class PromptWish:
     """Likely tokens beside each token of a whole answer's `prompt_logprobs`; None: it has none."""
     shows_pieces: bool = False
     """Whether `/tokenize` returns each token as the vocabulary spells it."""
-
-
-class BestOf(NamedTuple):
-    """How many of each prompt's answers are returned: those whose tokens are likeliest, on average."""
-
-    num_drawn: int
-    num_kept: int
 
 
 @dataclass(frozen=True)
@@ -181,14 +175,8 @@ def build_request(
     prompt: PromptWish = PromptWish(),
 ) -> GenerationRequest:
     """Return the request of a decoded body. Raises BadRequestError for too many sequences and the like."""
-    best_of = _read_best_of(body, is_chat=answer.is_chat)
-    num_choices = best_of.num_drawn if best_of else body.n or 1
-    if num_prompts * num_choices > MAX_SEQUENCES:
-        raise BadRequestError(
-            f"{num_prompts} prompts with {num_choices} choices each are more than {MAX_SEQUENCES} sequences: "
-            "split the request",
-            param="prompt",
-        )
+    best_of = read_best_of(body, is_chat=answer.is_chat)
+    num_choices = count_choices(body, best_of, num_prompts)
     if body.truncate_prompt_tokens == 0:
         raise BadRequestError(
             "`truncate_prompt_tokens` is 0: keep at least one token, or -1 for as many as fit",
@@ -237,26 +225,6 @@ def build_request(
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
     )
-
-
-def _read_best_of(body: GenerationBody, *, is_chat: bool) -> BestOf | None:
-    num_kept = body.n or 1
-    if body.best_of in (None, num_kept):
-        return None
-    asked = f"`best_of` is {body.best_of} and `n` is {num_kept}: "
-    if is_chat:
-        raise BadRequestError(
-            f"{asked}it is a field of /v1/completions: make `n` as large and choose among the answers",
-            param="best_of",
-            code="unsupported_parameter",
-        )
-    if body.best_of < num_kept:
-        raise BadRequestError(f"{asked}make `best_of` at least as large as `n`", param="best_of")
-    if body.stream:
-        raise BadRequestError(
-            f"{asked}the best answer is known only at the end, so leave out `stream`", param="best_of"
-        )
-    return BestOf(body.best_of, num_kept)
 
 
 def _check_prompt_wish(body: GenerationBody, prompt: PromptWish, max_tokens: int | None) -> None:

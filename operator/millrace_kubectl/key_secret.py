@@ -1,4 +1,4 @@
-"""Clients' keys in a Secret: an entry is a client, its value JSON with hashes of its keys. Pure.
+"""Clients' keys in a Secret: an entry is a client, its value JSON with hashes of its keys.
 
 The gateway reads the same form. A key has 256 random bits, so a plain SHA-256 protects it as slow ones would.
 """
@@ -8,16 +8,20 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace_kubectl.errors import PluginError
+from millrace_kubectl.errors import ConflictError, PluginError
+from millrace_kubectl.kubectl import Obj, Secrets
+from millrace_runtime import contract
 
 PREFIX = "mr-"
 KEY_BYTES = 32
 MOST_KEYS = 2
 """The old and the new key of a rotation."""
+NUM_TRIES = 5
+"""To change a Secret that somebody else changes meanwhile."""
 FIGURES = ("requestsPerMinute", "tokensPerMinute", "concurrency")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _CLIENT = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]{0,62}")
@@ -100,3 +104,55 @@ def _read_hash(text: str) -> str:
 
 def _read_limit(found: Any) -> Mapping[str, int]:
     return {name: int(found[name]) for name in FIGURES if name in found}
+
+
+Change = Callable[[Client | None], Client | None]
+
+
+def change_client(
+    found: Secrets, name: str, client: str, change: Change, *, is_removal: bool = False
+) -> Client | None:
+    """Change a client of a Secret, and return it as it was before. Raises PluginError.
+
+    Somebody else may change the Secret meanwhile: then it is read again, a few times.
+    """
+    for _ in range(NUM_TRIES):
+        secret = found.fetch(name)
+        before = _find_client(secret, client, is_removal=is_removal)
+        after = change(before)
+        try:
+            if secret is None and after is not None:
+                found.create(name, {contract.LABEL_API_KEYS: "true"}, {client: after.render()})
+            elif secret is not None and after != before:
+                found.change(secret, {client: None if after is None else after.render()})
+        except ConflictError:
+            continue
+        return before
+    raise PluginError(f"Secret {name} is changed all the time; try again in a moment")
+
+
+def _find_client(secret: Obj | None, client: str, *, is_removal: bool) -> Client | None:
+    """Return the client as the Secret has it; for a removal, also a client whose entry is not readable."""
+    if secret is None:
+        return None
+    _check_label(secret)
+    value = (secret.get("data") or {}).get(client)
+    if value is None:
+        return None
+    try:
+        return read_client(client, value)
+    except PluginError:
+        if is_removal:
+            return Client()
+        raise
+
+
+def _check_label(secret: Obj) -> None:
+    """Raise PluginError for a Secret that gateways do not read, which may be for something else."""
+    metadata = secret["metadata"]
+    if (metadata.get("labels") or {}).get(contract.LABEL_API_KEYS) != "true":
+        name = metadata["name"]
+        raise PluginError(
+            f"Secret {name} is not for clients' keys: name another one, or if it is, write "
+            f"kubectl label secret {name} {contract.LABEL_API_KEYS}=true"
+        )
