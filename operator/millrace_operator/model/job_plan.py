@@ -43,11 +43,11 @@ def render_jobs(
 ) -> list[Child]:
     """Return the needed Job, if any; none that has ended without its work."""
     job = _render_job(settings, snapshot, spec, pending, now)
-    if job is None or _is_outdated(snapshot, job := seal(job), pending):
+    if job is None or _is_outdated(snapshot.jobs, job := seal(job), pending):
         return []
     needs = need(render_service_account(snapshot.service))
     if pending.stage is Stage.FILL:  # only the record has the model
-        needs += (Need(_find_record(snapshot, pending.revision)),)
+        needs += (Need(_find_record(snapshot.service, pending.revision)),)
     return [Child(job, needs, is_optional=not is_fetched(pending.uri))]
 
 
@@ -69,22 +69,22 @@ def _render_job(
     return render_resolve_job(settings, service, spec, revision) if is_asked else None
 
 
-def _is_outdated(snapshot: Snapshot, job: Obj, pending: Pending) -> bool:
+def _is_outdated(jobs: Jobs, job: Obj, pending: Pending) -> bool:
     """Whether the existing Job makes no progress and would be rendered differently now. Then it is replaced.
 
     So an operator with another image or of a newer version corrects its older Jobs. A working Job stays, and
     so does one that has reported the model, even if somebody else's container in its pod fails.
     """
     name = job["metadata"]["name"]
-    if pending.found is not None and snapshot.jobs.find_report_text(name) is not None:
+    if pending.found is not None and jobs.find_report_text(name) is not None:
         return False
-    seen = snapshot.jobs.find(name).get("metadata", {}).get("annotations", {}).get(APPLIED)
+    seen = jobs.find(name).get("metadata", {}).get("annotations", {}).get(APPLIED)
     is_another = seen not in (None, job["metadata"]["annotations"][APPLIED])
-    return is_another and snapshot.jobs.explain_delay(name) is not None
+    return is_another and jobs.explain_delay(name) is not None
 
 
-def _find_record(snapshot: Snapshot, revision: str) -> ObjectId:
-    return ObjectId(CONTROLLER_REVISION.kind, revision_name(snapshot.service, revision))
+def _find_record(service: Obj, revision: str) -> ObjectId:
+    return ObjectId(CONTROLLER_REVISION.kind, revision_name(service, revision))
 
 
 def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:

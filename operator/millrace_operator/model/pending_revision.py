@@ -18,7 +18,7 @@ from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, ObjectId
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.found_model import CachedModel, FoundModel, find_place
 from millrace_operator.observed.pod_status import read_fetch
-from millrace_operator.observed.snapshot import Fetched, Snapshot
+from millrace_operator.observed.snapshot import Claim, Fetched, Snapshot
 from millrace_operator.render.child import fill_name, revision_name
 from millrace_operator.render.model_source import find_claim
 from millrace_operator.status.causes import Cause
@@ -100,7 +100,7 @@ class Pending:
 def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:
     """Return the wait for a Job that looks at a revision's model; None if the plan does not wait for one."""
     name = revision_name(snapshot.service, revision)
-    if not _can_be_mounted(snapshot, spec) or _is_barred(snapshot, name):
+    if not _can_be_mounted(snapshot.model.claim, spec) or _is_barred(snapshot, name):
         return None
     pending = Pending(revision=revision, uri=spec.model.uri, stage=Stage.LOOK)
     job = snapshot.jobs.find(name)
@@ -115,8 +115,7 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
     return None if is_due else replace(pending, until=None if made is None else made + AT_HAND_SECONDS)
 
 
-def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
-    claim = snapshot.model.claim
+def _can_be_mounted(claim: Claim | None, spec: Spec) -> bool:
     if claim is None or claim.name != find_claim(spec.model.uri):
         return False
     return claim.is_bound and not claim.is_leaving

@@ -6,7 +6,7 @@ goes on. If the source has the model of an earlier revision of the same spec, th
 nothing restarts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ from millrace_operator.model.pending_revision import (
     is_begun,
 )
 from millrace_operator.observed.pods import read_pod
-from millrace_operator.observed.snapshot import Snapshot
+from millrace_operator.observed.snapshot import GatewayKey, Snapshot
 from millrace_operator.render.child import revision_name
 from millrace_operator.render.model_source import find_claim
 from millrace_operator.render.pod_template import render_pod_template
@@ -154,7 +154,7 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     known = _choose_same({**revisions, made.hash: made}, made, served)
     if known.refreshed is not None:
         return known
-    is_read = _is_read(snapshot, made, revisions.get(served or ""))
+    is_read = _is_read(snapshot.pods, made, revisions.get(served or ""))
     pending = _find_pending(snapshot, spec, made, now, is_read=is_read)
     if pending is None:
         return _put(known, replace(made, is_pending=None if recorded is None else False))
@@ -162,14 +162,14 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
         answered = replace(made, template={}, is_pending=True)
         known = _put(known, answered)._replace(answered=answered)
     pending = replace(note_asking(pending, snapshot.jobs, snapshot.service), known_as=asked.before)
-    return known._replace(asked=_choose_meanwhile(snapshot, revisions, asked), pending=pending)
+    return known._replace(asked=_choose_meanwhile(snapshot.status, revisions, asked), pending=pending)
 
 
 def _make_revision(
     settings: RenderSettings, snapshot: Snapshot, spec: Spec, asked: Asked, revisions: dict[str, Revision]
 ) -> Revision:
     """Return the revision that the spec asks for, as it is made now. Raises UnmadeError if that can't be."""
-    keys = _list_gateway_keys(snapshot, spec)
+    keys = _list_gateway_keys(snapshot.gateways.key, spec)
     recorded = revisions.get(asked.hash)
     job = revision_name(snapshot.service, asked.hash)
     reported = find_report(snapshot.jobs, job, spec.model.uri)
@@ -184,11 +184,10 @@ def _make_revision(
     )
 
 
-def _list_gateway_keys(snapshot: Snapshot, spec: Spec) -> list[str]:
+def _list_gateway_keys(found: GatewayKey | None, spec: Spec) -> list[str]:
     """Return the public keys that its replicas are to know. Raises GatewayKeyError if none is known yet."""
     if not spec.access.needs_keys:
         return []
-    found = snapshot.gateways.key
     if found is None or found.public is None:
         why = "the operator has not read it yet" if found is None else found.fault
         raise GatewayKeyError(
@@ -198,24 +197,24 @@ def _list_gateway_keys(snapshot: Snapshot, spec: Spec) -> list[str]:
     return [found.public]
 
 
-def _is_read(snapshot: Snapshot, made: Revision, serving: Revision | None) -> bool:
+def _is_read(pods: Sequence[Obj], made: Revision, serving: Revision | None) -> bool:
     """Whether serving replicas read the same model from the same folder, so that the model is there."""
     if serving is None or made.cached is None or serving.cached != made.cached:
         return False
-    return any(pod.revision == serving.hash and pod.is_ready for pod in map(read_pod, snapshot.pods))
+    return any(pod.revision == serving.hash and pod.is_ready for pod in map(read_pod, pods))
 
 
 def _put(known: Known, revision: Revision) -> Known:
     return known._replace(revisions={**known.revisions, revision.hash: revision})
 
 
-def _choose_meanwhile(snapshot: Snapshot, revisions: dict[str, Revision], wanted: Asked) -> str:
+def _choose_meanwhile(status: Obj, revisions: dict[str, Revision], wanted: Asked) -> str:
     """Return what runs until the wanted revision can be made.
 
     A refresh stops no rollout: the revision requested before it goes on, unless it was given up.
     """
-    served, before = snapshot.status.get("currentRevision"), revisions.get(wanted.before or "")
-    rejected = snapshot.status.get("rejectedRevision", {}).get("revision")
+    served, before = status.get("currentRevision"), revisions.get(wanted.before or "")
+    rejected = status.get("rejectedRevision", {}).get("revision")
     if before is not None and not before.is_pending and before.hash != rejected:
         return find_same(before, revisions.values(), served).hash
     return served if served in revisions else wanted.hash

@@ -1,6 +1,6 @@
 """Which revisions of a service get how many replicas. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,10 +8,11 @@ from millrace_operator.api.annotations import Action
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.rollout_types import Rollback
 from millrace_operator.api.types import Spec
+from millrace_operator.kube.kinds import Obj
 from millrace_operator.observed.pod_status import find_fetch_time
 from millrace_operator.observed.pods import Pod, describe_fetch
 from millrace_operator.observed.revisions import Observed
-from millrace_operator.observed.snapshot import Snapshot
+from millrace_operator.observed.snapshot import Fetched, Snapshot
 from millrace_operator.rollout.canary import Canary, has_failed, watch_canary
 from millrace_operator.rollout.choice import (
     Choice,
@@ -68,7 +69,7 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
     """Return which of the revisions get how many replicas."""
     served = snapshot.status.get("currentRevision")
     attempt = _attempt(snapshot, spec, observed, known, desired=count.desired)
-    step = _plan_step(snapshot, spec, observed, known, attempt, desired=count.desired)
+    step = _plan_step(snapshot.status, spec, observed, known, attempt, desired=count.desired)
     evacuation = _plan_evacuation(snapshot, spec, observed, step, attempt.revision, desired=count.desired)
     waits_for = known.pending.name if known.pending else known.asked
     is_given_up = attempt.choice.rejected is not None
@@ -97,7 +98,7 @@ def _attempt(snapshot: Snapshot, spec: Spec, observed: Observed, known: Known, *
     fetched_at = find_fetch_time(fetches, state.num_ended, now)
     deadline = spec.rollout.progress_deadline_seconds
     progress = Progress.read(rollout, state, now, canary, deadline=deadline, fetched_at=fetched_at)
-    trial = _describe_trial(snapshot, spec, observed.pods_of(asked), canary, order)
+    trial = _describe_trial(snapshot.model.fetched, spec, observed.pods_of(asked), canary, order)
     choice = choose_revision(asked, served, old, progress, trial)
     if choice.chosen != asked:
         progress = Progress.read(rollout, observed.state(choice.chosen), now, deadline=deadline)
@@ -105,11 +106,15 @@ def _attempt(snapshot: Snapshot, spec: Spec, observed: Observed, known: Known, *
 
 
 def _describe_trial(
-    snapshot: Snapshot, spec: Spec, pods: Sequence[Pod], canary: Canary | None, order: Action | None
+    fetched: Mapping[str, Fetched],
+    spec: Spec,
+    pods: Sequence[Pod],
+    canary: Canary | None,
+    order: Action | None,
 ) -> Trial:
     """Return how a revision is tried. A fault, or else a fetch, explains why it is not ready."""
     faults = [pod.cause for pod in pods if pod.cause]
-    fetches = [describe_fetch(pod, snapshot.model.fetched.get(pod.name)) for pod in pods if pod.is_fetching]
+    fetches = [describe_fetch(pod, fetched.get(pod.name)) for pod in pods if pod.is_fetching]
     return Trial(
         deadline=spec.rollout.progress_deadline_seconds,
         way=spec.rollout.describe(),
@@ -121,10 +126,10 @@ def _describe_trial(
 
 
 def _plan_step(
-    snapshot: Snapshot, spec: Spec, observed: Observed, known: Known, attempt: Attempt, *, desired: int
+    status: Obj, spec: Spec, observed: Observed, known: Known, attempt: Attempt, *, desired: int
 ) -> Step:
     """Return the next counts. Of the other revisions the last stable one is kept first, then the newest."""
-    served, rollout = snapshot.status.get("currentRevision"), snapshot.status.get("rollout", {})
+    served, rollout = status.get("currentRevision"), status.get("rollout", {})
     target, stable = attempt.revision, served or known.asked
     beside = {*observed.states, stable} & known.revisions.keys() - {target}
     others = sorted(
