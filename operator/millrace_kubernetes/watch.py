@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 
 from millrace_kubernetes.collection import Object, Sink, Source
-from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.connection import Connection, describe_failure
 from millrace_kubernetes.errors import (
     ApiError,
     ExpiredError,
@@ -177,7 +177,7 @@ class Watch:
         seconds = backoff_seconds(self._num_failures, draw, self._max_backoff_seconds)
         if not (self._is_optional and self._is_refusal(error)):
             logger.warning(
-                "watching %s: %s; again in %.1f s", self._source.path, str(error) or repr(error), seconds
+                "watching %s: %s; again in %.1f s", self._source.path, describe_failure(error), seconds
             )
         elif not self._has_logged_absence:
             logger.info("watching %s: it is absent, or we may not read it; retries go on", self._source.path)

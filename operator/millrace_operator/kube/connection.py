@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import aiohttp
 from yarl import URL
 
+from millrace_kubernetes.connection import describe_failure
 from millrace_kubernetes.errors import AccessError
 from millrace_operator.kube.answers import parse_answer, raise_for_status, read_object, read_page
 from millrace_operator.kube.credentials import Access
@@ -245,7 +246,7 @@ class ApiServer(Cluster):
                 raise_for_status(response.status, content, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, AccessError, OSError) as error:  # TimeoutError is an OSError
             self._on_request(method, 0)
-            raise TransientError(f"{method} {path}: {str(error) or type(error).__name__}") from error
+            raise TransientError(f"{method} {path}: {describe_failure(error)}") from error
         return parse_answer(content, f"{method} {path}")
 
 

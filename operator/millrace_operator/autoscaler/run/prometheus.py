@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 
+from millrace_kubernetes.connection import describe_failure
 from millrace_operator.autoscaler.run.settings import Access, AccessError
 from millrace_operator.autoscaler.signals.answers import (
     PodKey,
@@ -66,7 +67,7 @@ class Prometheus:
             raise SignalError(f"Prometheus did not answer within {self._timeout:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise SignalError(
-                f"Prometheus at {url} did not answer: {error}; if it is elsewhere, {ADVICE}"
+                f"Prometheus at {url} did not answer: {describe_failure(error)}; if it is elsewhere, {ADVICE}"
             ) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> Any:
