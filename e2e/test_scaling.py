@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 
 import pytest
 
@@ -24,12 +25,13 @@ def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(
     alone = start_alone(service)
     recovery_seconds = alone.recovery_bound_seconds
     assert service.diff() == ""
-    with ramp_beside(service, alone, recovery_seconds + 2 * CONDITION_SECONDS + MET_SECONDS) as ramp:
+    with ramp_beside(service, alone, recovery_seconds + 2 * (CONDITION_SECONDS + MET_SECONDS)) as ramp:
         service.wait_for("rising", lambda: desired_replicas(service) >= 3, recovery_seconds)
         LOG.info("%s; %s", alone, service.status()["scaling"]["message"])
-        ramp.wait_until(recovery_seconds)
+        in_time = partial(ramp.is_within_objective, STEADY_SECONDS)
+        service.wait_for("in time", in_time, MET_SECONDS)
         check_held_without_prometheus(service)
-        service.wait_for("in time", lambda: ramp.is_within_objective(STEADY_SECONDS), MET_SECONDS)
+        service.wait_for("in time again", in_time, MET_SECONDS)
     assert service.diff() == ""
     assert ramp.lost_streams() == []
     assert asyncio.run(ramp.load.find_altered(8)) == []
