@@ -56,7 +56,7 @@ test-e2e: checks parts  ## what users do, on the local control plane
 	@$(BIN)/python -m testing.lanes e2e e2e-alone -- $(ARGS)
 
 test-long: checks parts  ## all that make test leaves out or runs fewer cases of
-	@$(BIN)/python -m testing.lanes units-long e2e-long -- --again $(ARGS)
+	@$(BIN)/python -m testing.lanes units-long e2e-long e2e-alone-long -- --again $(ARGS)
 
 test-pythons: venv  ## the fast tests on Python 3.12, 3.13 and 3.14, those that this machine has
 	@$(BIN)/python -m development.pythons $(ARGS)

@@ -44,7 +44,8 @@ LANES = {
     "e2e": Lane("e2e", "not long and not alone", 1),
     "e2e-alone": Lane("e2e", "not long and alone", 0),
     "units-long": Lane("tests", "long or reads", 1.5, hang_seconds=1800),
-    "e2e-long": Lane("e2e", "long or reads", 0),
+    "e2e-long": Lane("e2e", "(long or reads) and not alone", 1, hang_seconds=1800),
+    "e2e-alone-long": Lane("e2e", "long and alone", 0),
 }
 """In their order. Unit tests wait for a fifth of their time, so three workers keep two cores busy. End-to-end
 tests took 18 minutes with two and with three workers: replicas that start have no processor left."""
