@@ -68,7 +68,10 @@ RATE = 5.0
 """Of each replica, in sequences a second."""
 RUNNING, WAITING = 3, 2
 SECONDS = 40
-LATE_SECONDS = 20
+LATE_SECONDS = 30
+WHOLE_SECONDS = 26
+"""After a restart, until a window of 20 s has it behind: Prometheus looks for targets after 5 s, and scrapes
+those of `five` within 5 more. A window that begins more than a scrape before its first sample is too low."""
 CHANGE_AT, SHORTLY_AFTER, RESTART_AT = 16, 24, 25
 RECORDED = {"fifteen": 15, "thirty": 30}
 """Seconds between two scrapes. Prometheus' own default is a minute, and most people's 30."""
@@ -94,6 +97,7 @@ class Stage:
         self._monotonic: Callable[[], float] = moment or time.monotonic
         self.seen: dict[int, dict[str, Signals]] = {}
         self.decided: dict[int, dict[str, Decision]] = {}
+        self.restarted_at = 0.0
         self.loop = self.make_loop(self.settings())
 
     def settings(self) -> PrometheusSettings:
@@ -154,7 +158,7 @@ class Stage:
         """Tick once a second; the events happen at their second, and what is seen is kept.
 
         It goes on for up to LATE_SECONDS until each replica of the namespace `awaited` has been scraped often
-        enough: a busy machine restarts Prometheus slowly.
+        enough since a restart: a busy machine restarts Prometheus slowly.
         """
         began = time.monotonic()
         async with aiohttp.ClientSession() as session:
@@ -168,7 +172,8 @@ class Stage:
 
     def _is_scraped(self, namespace: str) -> bool:
         signals = self.ending[namespace]
-        return {steps.pod for steps in signals.steps} == signals.fleet.ready
+        has_whole_window = time.monotonic() >= self.restarted_at + WHOLE_SECONDS
+        return has_whole_window and {steps.pod for steps in signals.steps} == signals.fleet.ready
 
     async def replay(self, moment: Moment, began: float, seconds: int) -> None:
         """Tick through so many seconds of the past."""
@@ -289,6 +294,7 @@ def _list_events(stage: Stage) -> dict[int, Callable[[], object]]:
     def restart() -> None:
         stage.prometheus.stop()
         stage.prometheus.start()
+        stage.restarted_at = time.monotonic()
 
     def change() -> None:
         stage.replica("failing", 1).is_broken = True
