@@ -60,6 +60,11 @@ class BadWordMatcher:
         if self._grammar is not None:
             self._grammar.consume(token)
 
+    def force(self, most: int) -> list[int]:
+        """Return none: each draw is banned the words that it would end."""
+        del most
+        return []
+
     def prepare(self) -> None:
         """Begin with the grammar's next mask, if its masks take long."""
         if self._grammar is not None:

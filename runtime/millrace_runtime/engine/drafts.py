@@ -40,6 +40,7 @@ class DraftCounts:
     """Drafts since the start."""
 
     num_drafts: int = 0
+    """Those of forced tokens count too, all right: the autoscaler learns here how much a step writes."""
     num_drafted: int = 0
     """Their tokens."""
     num_accepted: int = 0
@@ -51,3 +52,11 @@ class DraftCounts:
         self.num_drafts += 1
         self.num_drafted += len(row.draft)
         self.num_accepted += min(num_right, 0 if output is None else len(output.tokens))
+
+    def count_forced(self, num_tokens: int) -> None:
+        """Count tokens that a grammar has forced behind the drawn ones, if any."""
+        if num_tokens <= 0:
+            return
+        self.num_drafts += 1
+        self.num_drafted += num_tokens
+        self.num_accepted += num_tokens

@@ -33,6 +33,13 @@ class Matcher(Protocol):
     def consume(self, token: int) -> None:
         """Append a token to the text."""
 
+    def force(self, most: int) -> list[int]:
+        """Append up to `most` of the tokens that are forced now, and return them.
+
+        Behind the last token no others may follow, and none of them is a stop token. Where they are drawn
+        instead, the masks allow the same ones.
+        """
+
     def prepare(self) -> None:
         """Begin with the next mask, if masks take long: the tokens of a row are consumed."""
 

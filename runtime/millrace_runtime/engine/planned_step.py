@@ -54,16 +54,18 @@ class PlannedStep:
         self.num_tokens += num_tokens
         num_read = self._count_read(sequence.num_computed, num_tokens)
         self.num_context_tokens += num_read
-        if emit and num_tokens == 1:
-            self.work.num_decoded += 1
+        is_decode = emit and num_tokens <= 1 + sequence.num_forced
+        if is_decode:
+            self.work.num_decoded += num_tokens
             self.work.num_decode_reads += num_read
         else:
             self.work.add_chunk(num_tokens, num_read)
-        self.is_decode_only = self.is_decode_only and num_tokens == 1
+        self.is_decode_only = self.is_decode_only and (is_decode or num_tokens == 1)
         if is_masked:
             self.masked.append((len(self.rows), sequence.tenancy, sequence))
             self.awaits_masks = True
-        self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, is_masked=is_masked))
+        forced, sequence.forced = sequence.forced, ()
+        self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, is_masked=is_masked, forced=forced))
 
     def _count_read(self, num_computed: int, num_tokens: int) -> int:
         """Return the tokens whose KV a row reads."""
@@ -78,7 +80,7 @@ class PlannedStep:
     def add_draft(self, number: int, draft: tuple[int, ...]) -> None:
         """Let row `number` verify a draft."""
         row = self.rows[number]
-        self.rows[number] = Row(row.slot, row.num_tokens, row.emit, draft, row.is_masked)
+        self.rows[number] = Row(row.slot, row.num_tokens, row.emit, draft, row.is_masked, row.forced)
         self.num_tokens_left -= len(draft)
         self.num_tokens += len(draft)
         self.work.num_decoded += len(draft)

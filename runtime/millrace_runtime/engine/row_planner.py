@@ -3,10 +3,11 @@
 It places sequences on the device and preempts them. `scheduler.py` has the rules by which each one ends.
 """
 
+from millrace_runtime.engine.age_queue import AgeQueue
 from millrace_runtime.engine.drafts import add_drafts
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.residency import Claims, Residency
-from millrace_runtime.engine.sequence import AgeQueue, Sequence, State
+from millrace_runtime.engine.sequence import Sequence, State
 from millrace_runtime.engine.token_budget import TokenBudget
 from millrace_runtime.protocol.step import Limits
 
@@ -75,15 +76,20 @@ class RowPlanner:
                 self._preempt_cheapest()
 
     def _add_decodes(self, planned: PlannedStep) -> None:
-        for sequence in self._choose_decodes(planned.num_tokens_left):
+        """Add a token of each, and then the forced ones that fit, those of the oldest first."""
+        oldest = self.running.oldest
+        num_left = planned.num_tokens_left - (oldest is not None and oldest.is_prefilling)
+        decodes = self._choose_decodes(num_left)
+        num_left -= len(decodes)
+        for sequence in decodes:
             if sequence.num_known > sequence.room:
                 self._residency.extend(sequence, sequence.num_known)
-            planned.add_row(sequence, 1)
+            num_more = min(sequence.num_uncomputed - 1, num_left)
+            num_left -= num_more
+            planned.add_row(sequence, 1 + num_more)
 
-    def _choose_decodes(self, num_tokens: int) -> list[Sequence]:
-        """Return at most `num_tokens` decodes. It preempts sequences until these have their blocks."""
-        oldest = self.running.oldest
-        num_rows = num_tokens - (oldest is not None and oldest.is_prefilling)
+    def _choose_decodes(self, num_rows: int) -> list[Sequence]:
+        """Return at most `num_rows` decodes. It preempts sequences until these have their blocks."""
         while True:
             decodes = [sequence for sequence in self.running if sequence.is_decoding][:num_rows]
             if self._residency.can_extend([s for s in decodes if s.num_known > s.room]):
@@ -95,7 +101,7 @@ class RowPlanner:
 
         Return the tokens that it loses.
         """
-        if self._budget is None or all(sequence.num_uncomputed > 1 for sequence in self.running):
+        if self._budget is None or all(sequence.has_chunks for sequence in self.running):
             return 0
         prefilling = (sequence.num_computed for sequence in self.running if sequence.is_prefilling)
         most = self._budget.limit_chunk(planned.work, planned.count_seen(next(prefilling, 0)))

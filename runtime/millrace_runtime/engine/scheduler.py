@@ -58,6 +58,8 @@ class Scheduler:
         self._max_batched_tokens = limits.max_batched_tokens
         self._budget = None if target_seconds is None else TokenBudget(target_seconds)
         self._longest_window = limits.longest_window
+        self._forces = limits.depth == 1
+        """Whether forced tokens are appended: with more steps in flight the next draw is planned already."""
         self._residency = Residency(limits)
         self._planner = RowPlanner(limits, self._residency, self._budget)
         self._sequences: dict[int, Sequence] = {}
@@ -102,7 +104,16 @@ class Scheduler:
         keys = hash_prompt(root, request.prompt, self._limits.block_size)
         for new, matcher in zip_longest(request.sequences, matchers):
             age = Age(request.priority, self._next_age)
-            sequence = Sequence(request, new, age, max_length, matcher, root=root, keys=[*keys])
+            sequence = Sequence(
+                request,
+                new,
+                age,
+                max_length,
+                matcher,
+                takes_forced=self._forces and new.sampling.num_logprobs is None,
+                root=root,
+                keys=[*keys],
+            )
             self._next_age += 1
             self._sequences[new.sequence_id] = sequence
             self._planner.waiting.add(sequence)
@@ -159,6 +170,7 @@ class Scheduler:
                 if asked.draft:
                     self._drafts.count(asked, row, output)
                 if output is not None:
+                    self._drafts.count_forced(len(output.tokens) - len(row.tokens))
                     outputs.append(output)
         return Committed(outputs, planned.timing(result.seconds), planned.work)
 

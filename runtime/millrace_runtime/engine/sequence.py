@@ -1,10 +1,7 @@
-"""Sequences as the scheduler sees them: their tokens, progress, slots and blocks, and their order of age."""
+"""Sequences as the scheduler sees them: their tokens, progress, slots and blocks."""
 
-import bisect
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import NamedTuple
 
 from millrace_runtime.engine.block_pool import hash_block
@@ -105,6 +102,12 @@ class Sequence:
     """Rows in flight that draw."""
     next_draft: tuple[int, ...] = ()
     """The guesses of the executor's last offer that a row may verify."""
+    takes_forced: bool = False
+    """Whether tokens that its grammar forces are appended without a draw."""
+    forced: tuple[int, ...] = ()
+    """Forced tokens that the executor does not know: its next row brings them."""
+    num_forced: int = 0
+    """Forced tokens behind the last drawn one. A row that computes them is a decode nevertheless."""
     masked_until: int = 0
     """With an optimistic grammar: the draws before this one have masks."""
     has_begun: bool = False
@@ -158,13 +161,18 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether its next row computes the last known token."""
-        return self.num_known - self.num_computed == 1 and self.wants_row
+        """Whether its next row computes the last drawn token."""
+        return 0 < self.num_uncomputed <= 1 + self.num_forced and self.wants_row
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether it has several known tokens to compute."""
-        return self.num_known - self.num_computed > 1 and self.wants_row
+        """Whether it has tokens to compute before the last drawn one."""
+        return self.has_chunks and self.wants_row
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether tokens before the last drawn one are not computed, such as those of a prompt."""
+        return self.num_uncomputed > 1 + self.num_forced
 
     @property
     def fault(self) -> str | None:
@@ -195,6 +203,7 @@ class Sequence:
         self.tables = []
         self.room = self.num_computed = self.num_named = self.next_named = 0
         self.num_pending, self.next_draft = 0, ()
+        self.num_forced, self.forced = 0, ()
         self.num_known = self.num_prompt + len(self.outputs)
 
     def append_scores(self, row: RowResult) -> None:
@@ -225,16 +234,36 @@ class Sequence:
                 return Appended(row.tokens[:number], FINISH_STOP)
             if self.matcher is not None:
                 self.matcher.consume(token)
-                if self.matcher.fault is not None and self._has_optional_grammar:
-                    self.matcher = None
-                elif self.matcher.is_stopped:
-                    return Appended(row.tokens[:number], FINISH_STOP if self.fault is None else FINISH_ERROR)
-            if self.num_prompt + len(self.outputs) >= self.max_length:
-                return Appended(row.tokens[:number], FINISH_LENGTH)
-        if self.matcher is not None:
+            if (reason := self._find_end()) is not None:
+                return Appended(row.tokens[:number], reason)
+        if row.fault is not None:
+            return Appended(row.tokens, FINISH_ERROR)
+        self._append_forced()
+        reason = self._find_end() if self.forced else None
+        if self.matcher is not None and reason is None:
             self.matcher.prepare()
-        self.next_draft = row.next_draft[: self._most_guesses]
-        return Appended(row.tokens, FINISH_ERROR if row.fault is not None else None)
+        self.next_draft = () if self.forced else row.next_draft[: self._most_guesses]
+        return Appended([*row.tokens, *self.forced], reason)
+
+    def _find_end(self) -> str | None:
+        """Return why the text ends with its last token; None: it goes on.
+
+        An optional grammar that has failed binds it no longer.
+        """
+        if self.matcher is not None and self.matcher.fault is not None and self._has_optional_grammar:
+            self.matcher = None
+        if self.matcher is not None and self.matcher.is_stopped:
+            return FINISH_STOP if self.matcher.fault is None else FINISH_ERROR
+        return FINISH_LENGTH if self.num_prompt + len(self.outputs) >= self.max_length else None
+
+    def _append_forced(self) -> None:
+        """Append the tokens that the grammar forces behind the drawn ones."""
+        self.forced = ()
+        if self.takes_forced and self.matcher is not None:
+            self.forced = tuple(self.matcher.force(self.max_length - self.num_known))
+            self.outputs += self.forced
+            self.num_known += len(self.forced)
+        self.num_forced = len(self.forced)
 
     @property
     def _most_guesses(self) -> int | None:
@@ -267,34 +296,3 @@ class Appended(NamedTuple):
     finish_reason: str | None
     is_refused: bool = False
     """Whether the grammar refuses the row's next token, so that it is drawn again with a mask."""
-
-
-_age = attrgetter("age")
-
-
-class AgeQueue:
-    """A collection of sequences, the oldest first. A preempted sequence gets its old place back."""
-
-    def __init__(self) -> None:
-        self._sequences: list[Sequence] = []
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sequences)
-
-    @property
-    def oldest(self) -> Sequence | None:
-        """The oldest sequence; None of an empty queue."""
-        return self._sequences[0] if self._sequences else None
-
-    def add(self, sequence: Sequence) -> None:
-        """Insert a sequence by its age."""
-        bisect.insort(self._sequences, sequence, key=_age)
-
-    def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence, which must be in the queue."""
-        index = bisect.bisect_left(self._sequences, sequence.age, key=_age)
-        assert self._sequences[index] is sequence
-        del self._sequences[index]

@@ -145,6 +145,7 @@ class SimulatedExecutor:
 
     def _compute(self, row: Row) -> None:
         slot = self._slots[row.slot]
+        slot.tokens.extend(row.forced)
         end = slot.num_computed + row.num_tokens
         assert row.num_tokens > 0
         assert end == len(slot.tokens) or not row.emit, "a row emits only at the last known token"

@@ -130,7 +130,7 @@ class SlotTable:
         begins = [slot.num_computed for slot in slots]
         for row, slot in zip(rows, slots, strict=True):
             self._compute(row, slot)
-        self._token_writes.flush()  # of drafts
+        self._token_writes.flush()  # of drafts and forced tokens
         ends = [slot.num_computed for slot in slots]
         spans = Spans(*(np.array(one, dtype=np.int64) for one in ([row.slot for row in rows], begins, ends)))
         emits = [number for number, row in enumerate(rows) if row.emit]
@@ -180,6 +180,8 @@ class SlotTable:
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
         if slot.num_guessed:
             raise PlanError(f"slot {row.slot} has a draft in flight: collect its step first")
+        if row.forced:
+            self._force(row, slot)
         if not begin < end <= slot.num_known or end > min(slot.num_blocks) * BLOCK_SIZE:
             raise PlanError(
                 f"slot {row.slot} can't compute tokens {begin} to {end}: it knows {slot.num_known} "
@@ -195,6 +197,20 @@ class SlotTable:
         if row.draft:
             self._guess(row, slot)
 
+    def _force(self, row: Row, slot: Slot) -> None:
+        """Write forced tokens after the known ones. Raises PlanError for invalid ones."""
+        end = slot.num_known + len(row.forced)
+        if end >= self._length:
+            raise PlanError(f"slot {row.slot} has no place for {len(row.forced)} more tokens")
+        self._write_tokens(row.slot, slot.num_known, row.forced)
+        slot.num_known = end
+
+    def _write_tokens(self, slot: int, begin: int, tokens: tuple[int, ...]) -> None:
+        """Write tokens of the engine's. Raises PlanError for one outside the vocabulary."""
+        if not 0 <= min(tokens) <= max(tokens) < self._limits.vocabulary_size:
+            raise PlanError(f"slot {slot} can't have a token outside the vocabulary")
+        self._token_writes.write(slot, begin, np.array(tokens, dtype=np.int32))
+
     def _guess(self, row: Row, slot: Slot) -> None:
         """Write a draft after the known tokens, and count it. Raises PlanError for an invalid one."""
         count, begin = len(row.draft), slot.num_computed
@@ -205,9 +221,7 @@ class SlotTable:
         end = begin + count
         if end >= self._length or end > min(slot.num_blocks) * BLOCK_SIZE:
             raise PlanError(f"slot {row.slot} has no room for a draft of {count} tokens after {begin}")
-        if not 0 <= min(row.draft) <= max(row.draft) < self._limits.vocabulary_size:
-            raise PlanError(f"slot {row.slot} has a draft with a token outside the vocabulary")
-        self._token_writes.write(row.slot, begin, np.array(row.draft, dtype=np.int32))
+        self._write_tokens(row.slot, begin, row.draft)
         slot.num_computed, slot.num_known, slot.num_guessed = end, slot.num_known + count, count
 
     def _start(self, start: SlotStart) -> None:

@@ -11,6 +11,9 @@ A *draft* is a guess at the next tokens. A row that draws may verify one: the ex
 tokens and the draft after them, keeps the draft's tokens up to the first one that it would not have drawn,
 and draws one more. The guesses are the executor's own: each result offers some for the sequence's next row
 (`next_draft`), and the scheduler chooses how many of them the row has.
+
+*Forced* tokens need no draw: a grammar leaves one text there. The scheduler appends them to the sequence, and
+its next row brings them to the executor.
 """
 
 import msgspec
@@ -58,6 +61,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     is_masked: bool = False
     """Whether its draws have masks, from `provide_masks`: one, and one behind each token of the draft. Such a
     row emits."""
+    forced: tuple[int, ...] = ()
+    """Tokens that follow the slot's known ones, and are known from now on. Penalties count them as drawn."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):

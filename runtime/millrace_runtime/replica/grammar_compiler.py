@@ -3,6 +3,7 @@
 Their sequences wait here and not in the scheduler, whose oldest sequence must be able to run.
 """
 
+import math
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ import msgspec
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.messages import PROOF_SECONDS, PROOF_STACK_BYTES
 from millrace_runtime.protocol.messages import Generate, Grammar
+from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.replica.paced_matcher import Fork, PacedMatcher
 
 COMPILE_SECONDS: Final = PROOF_SECONDS[-1]
@@ -37,8 +39,13 @@ MAX_KEPT: Final = 512
 class Root(Protocol):
     """A compiled grammar."""
 
-    def fork(self, stop_token_ids: Sequence[int]) -> Fork:
+    def fork(self, stop_token_ids: Sequence[int], *, is_forcing: bool) -> Fork:
         """Return a sequence's matcher. These tokens end its text."""
+
+
+MOST_FORCING: Final = 16 * 1024
+"""Letters of a grammar that may force. No step begins while a forced text is found, which takes 1.3 ms for
+1,000 letters, 16 ms for 10,000 and 130 ms for 60,000, measured once by hand."""
 
 
 class KeptGrammars:
@@ -184,12 +191,25 @@ class GrammarCompiler:
         if root is None:
             root = self._compile(waiting.grammar)
             self._kept.put(waiting.grammar, root)
-        stops = waiting.request.stop_token_ids
-        forks = [root.fork(stops) for _ in waiting.request.sequences]
-        return [
-            PacedMatcher(fork, self._mask_thread, self._wake, is_optimistic=waiting.grammar.is_optimistic)
-            for fork in forks
+        request, is_optimistic = waiting.request, waiting.grammar.is_optimistic
+        forks = [
+            root.fork(request.stop_token_ids, is_forcing=may_force(request, new.sampling))
+            for new in request.sequences
         ]
+        return [
+            PacedMatcher(fork, self._mask_thread, self._wake, is_optimistic=is_optimistic) for fork in forks
+        ]
+
+
+def may_force(request: Generate, sampling: Sampling) -> bool:
+    """Whether a request's grammar may force tokens: not where they may be banned, or have no masks.
+
+    Rules of a client's own may force long texts from few letters.
+    """
+    grammar = request.grammar
+    if grammar is None or grammar.is_optimistic or grammar.is_of_client or len(grammar.text) > MOST_FORCING:
+        return False
+    return not request.bad_words and sampling.allowed is None and -math.inf not in sampling.bias.values()
 
 
 def _start_thread(name: str, initializer: Callable[[], None] | None = None) -> ThreadPoolExecutor:

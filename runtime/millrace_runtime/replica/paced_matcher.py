@@ -34,6 +34,9 @@ class Fork(Protocol):
     def consume(self, token: int) -> None:
         """Append a token to the text."""
 
+    def force(self, most: int) -> list[int]:
+        """Append up to `most` of the tokens that are forced now, and return them."""
+
     def fill(self, mask: memoryview | bytearray) -> None:
         """Write which tokens may follow. After a fault none may."""
 
@@ -85,6 +88,12 @@ class PacedMatcher:
         self._ahead = None
         self._fork.consume(token)
         self._read_state()
+
+    def force(self, most: int) -> list[int]:
+        """Append up to `most` of the tokens that are forced now, and return them."""
+        forced = self._fork.force(most)
+        self._read_state()
+        return forced
 
     def prepare(self) -> None:
         """Have the thread make the next mask, while masks take long. Nobody else uses the fork meanwhile."""

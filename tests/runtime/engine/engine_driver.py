@@ -15,6 +15,7 @@ from millrace_runtime.protocol.encoding import pack_tokens, unpack_tokens
 from millrace_runtime.protocol.messages import Generate, NewSequence, SequenceOutput, StepTiming
 from millrace_runtime.protocol.sampling import Sampling, count_mask_bytes
 from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan
+from millrace_runtime.replica.grammar_compiler import may_force
 
 VOCABULARY = 50
 MAX_STEPS = 20_000
@@ -76,14 +77,19 @@ def expected(
     groups: tuple[KvGroup, ...] = (KvGroup(0),),
     grammar: Grammar | None = None,
     draw: NextToken = next_token,
+    *,
+    is_forcing: bool = False,
 ) -> tuple[list[int], str]:
-    """What a sequence alone on an endless device would say."""
+    """What a sequence alone on an endless device would say. A token that is forced needs no draw."""
     tokens, outputs = list(unpack_tokens(generate.prompt)), []
     if not generate.max_tokens:
         return [], "length"
     while True:
+        forced = None
+        if is_forcing and grammar is not None and outputs:
+            forced = find_forced(grammar, tokens, generate.stop_token_ids)
         token = draw([tokens[-(group.window or len(tokens)) :] for group in groups])
-        if token is None:
+        if token is None and forced is None:
             return outputs, "error"
         allowed = leave(generate.sequences[0].sampling, len(outputs))
         if grammar is not None and generate.grammar is not None:
@@ -91,13 +97,20 @@ def expected(
         allowed -= {last for *front, last in generate.bad_words if outputs[-len(front) :] == front}
         if not allowed:
             return outputs, "error"
-        token = next(t % VOCABULARY for t in range(token, token + VOCABULARY) if t % VOCABULARY in allowed)
+        near = (((token or 0) + more) % VOCABULARY for more in range(VOCABULARY))
+        token = next(one for one in near if one in allowed)
         tokens.append(token)
         outputs.append(token)
         if token in generate.stop_token_ids:
             return outputs, "stop"
         if len(outputs) == generate.max_tokens or len(tokens) == max_length:
             return outputs, "length"
+
+
+def find_forced(grammar: Grammar, tokens: list[int], stops: Iterable[int]) -> int | None:
+    """The one token that may follow, if it stops no text."""
+    allowed = grammar(tokens)
+    return next(iter(allowed)) if len(allowed) == 1 and allowed.isdisjoint(stops) else None
 
 
 def expected_ranks(
@@ -145,6 +158,8 @@ class SetMatcher:
     is_slow: bool = False
     is_busy: bool = False
     is_optimistic: bool = False
+    is_forcing: bool = False
+    stops: Sequence[int] = ()
 
     @property
     def is_stopped(self) -> bool:
@@ -155,6 +170,16 @@ class SetMatcher:
 
     def consume(self, token: int) -> None:
         self.tokens.append(token)
+
+    def force(self, most: int) -> list[int]:
+        forced: list[int] = []
+        while self.is_forcing and len(forced) < most and not self.is_stopped:
+            token = find_forced(self.grammar, self.tokens, self.stops)
+            if token is None:
+                break
+            self.consume(token)
+            forced.append(token)
+        return forced
 
     def prepare(self) -> None:
         pass
@@ -182,7 +207,7 @@ class AnyRoot:
 
     length: int = 10**9
 
-    def fork(self, stop_token_ids: Sequence[int]) -> SetMatcher:  # noqa: ARG002
+    def fork(self, stop_token_ids: Sequence[int], *, is_forcing: bool) -> SetMatcher:  # noqa: ARG002
         return SetMatcher([], lambda _: set(range(VOCABULARY)), self.length)
 
 
@@ -217,12 +242,16 @@ class Driver:
     def add(self, generate: Generate, matchers: list[Matcher] | None = None) -> None:
         if matchers is None and generate.grammar is not None:
             prompt = unpack_tokens(generate.prompt)
-            is_optimistic = generate.grammar.is_optimistic
             matchers = [
                 SetMatcher(
-                    list(prompt), self.grammar, most_ahead=self.most_ahead, is_optimistic=is_optimistic
+                    list(prompt),
+                    self.grammar,
+                    most_ahead=self.most_ahead,
+                    is_optimistic=generate.grammar.is_optimistic,
+                    is_forcing=may_force(generate, new.sampling),
+                    stops=generate.stop_token_ids,
                 )
-                for _ in generate.sequences
+                for new in generate.sequences
             ]
         self.scheduler.add(generate, matchers or ())
         for new in generate.sequences:

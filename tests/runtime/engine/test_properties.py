@@ -13,6 +13,7 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.messages import Generate
 from millrace_runtime.protocol.step import KvGroup, Limits
+from millrace_runtime.replica.grammar_compiler import may_force
 from tests.runtime.engine.engine_driver import (
     OPTIMISTIC,
     VOCABULARY,
@@ -75,13 +76,21 @@ class Load:
 
     @staticmethod
     def grammar(tokens: list[int]) -> set[int]:
-        """A set that changes with each token, and is empty after some."""
+        """A set that changes with each token. It is empty after some, and has one token after others."""
         if sum(tokens) % 31 == 0:
             return set()
+        if sum(tokens) % 5 > 1:
+            return {(sum(tokens) + len(tokens)) % VOCABULARY}
         return {token for token in range(VOCABULARY) if (token + tokens[-1] + len(tokens)) % 3}
 
     def expected(self, generate: Generate, max_length: int) -> tuple[list[int], str]:
-        return expected(generate, max_length, self.bounds.groups, self.grammar, self.next_token)
+        is_forcing = (
+            self.bounds.depth == 1
+            and generate.grammar is not None
+            and may_force(generate, generate.sequences[0].sampling)
+        )
+        groups = self.bounds.groups
+        return expected(generate, max_length, groups, self.grammar, self.next_token, is_forcing=is_forcing)
 
     def expected_ranks(self, generate: Generate) -> list[int]:
         return expected_ranks(generate, self.bounds.groups, self.next_token)

@@ -193,11 +193,32 @@ def test_a_fault_behind_guesses_is_the_next_rows() -> None:
     """A mask that was not made, and one that allows nothing, are the same to the executor."""
     bounds = windowed(KvGroup(64), max_draft=4)
     engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token, lambda _: [5, 5, 5]))
-    engine.grammar = lambda tokens: {5} if len(tokens) < 9 else set()
-    engine.add(request(1, [1, 2], max_tokens=20, grammar="a"))
+    matcher = SetMatcher([1, 2], lambda tokens: {5} if len(tokens) < 9 else set())
+    engine.add(request(1, [1, 2], max_tokens=20, grammar="a"), [matcher])
     engine.run()
     assert (engine.texts[1], engine.errors[1]) == ([5] * 7, FAULT_NOTHING_ALLOWED)
     assert [len(row.draft) for plan in engine.plans for row in plan.rows] == [0, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("budget", "rows"),
+    [(16, [(2, 0), (5, 4), (1, 0), (1, 0)]), (3, [(2, 0), (3, 4), (2, 0), (1, 0), (1, 0)])],
+)
+def test_forced_tokens_come_with_the_next_row_and_count_as_drafts(
+    budget: int, rows: list[tuple[int, int]]
+) -> None:
+    engine = driver(limits(budget=budget))
+    engine.grammar = lambda tokens: {7} if 3 <= len(tokens) < 7 else set(range(VOCABULARY))
+    engine.add(request(1, [1, 2], max_tokens=8, grammar="a"))
+    engine.run()
+    assert engine.texts[1] == expected(request(1, [1, 2], 8, grammar="a"), 100, grammar=engine.grammar)[0]
+    assert [(row.num_tokens, len(row.forced)) for plan in engine.plans for row in plan.rows] == rows
+    stats = engine.scheduler.stats()
+    assert (stats.num_drafts, stats.num_drafted, stats.num_accepted) == (1, 4, 4)
+    assert sum(work.num_decoded for work in engine.works) == (7 if budget > 5 else 4)
+    assert [timing.is_decode_only for timing in engine.timings] == [False] + [
+        budget > 5 or count < 3 for count, _ in rows[1:]
+    ]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_runtime.grammar.grammar import write_grammar
-from millrace_runtime.grammar.matcher import Matcher
+from millrace_runtime.grammar.matcher import MOST_FORCED, Matcher
 from millrace_runtime.grammar.source import GrammarKind
 from tests.runtime.grammar.fitting import load_tokenizer, load_vocabulary
 from tests.runtime.grammar.validity import fits
@@ -93,7 +93,8 @@ def test_a_walk_over_the_masks_ends_in_json_that_fits(schema: dict[str, Any], se
     tokenizer, vocabulary = load_tokenizer(), load_vocabulary()
     rng, end = random.Random(seed), tokenizer.end_token_ids[0]
     root = Matcher.build(vocabulary, write_grammar(GrammarKind.SCHEMA, json.dumps(schema)))
-    matcher, mask, tokens = root.fork([end]), bytearray(vocabulary.end_bits.nbytes), []
+    is_forcing = bool(seed % 2)
+    matcher, mask, tokens = root.fork([end], is_forcing=is_forcing), bytearray(vocabulary.end_bits.nbytes), []
     while not matcher.is_stopped and len(tokens) < MAX_TOKENS:
         matcher.fill(mask)
         bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
@@ -105,3 +106,34 @@ def test_a_walk_over_the_masks_ends_in_json_that_fits(schema: dict[str, Any], se
     assert matcher.fault is None
     text = b"".join(map(tokenizer.token_bytes, tokens)).decode()
     assert fits(json.loads(text), schema, schema.get("$defs", {})), text
+    assert_forced(root.fork([end], is_forcing=True), tokens, is_forcing=is_forcing)
+
+
+def assert_forced(matcher: Matcher, tokens: list[int], *, is_forcing: bool) -> None:
+    """What is forced behind a token follows in the text, and in the same tokens where masks forced them."""
+    texts = [load_tokenizer().token_bytes(token) for token in tokens]
+    for place, token in enumerate(tokens, 1):
+        matcher.consume(token)
+        forced = matcher.copy().force(MAX_TOKENS)
+        assert not is_forcing or forced == tokens[place : place + len(forced)]
+        assert b"".join(texts[place:]).startswith(b"".join(map(load_tokenizer().token_bytes, forced)))
+    assert matcher.fault is None
+
+
+def test_a_name_is_forced_behind_its_quote_and_a_stop_token_is_drawn() -> None:
+    tokenizer, [end] = load_tokenizer(), load_tokenizer().end_token_ids
+    schema = {
+        "type": "object",
+        "properties": {"number_of_legs": {"enum": [4]}},
+        "required": ["number_of_legs"],
+    }
+    root = Matcher.build(load_vocabulary(), write_grammar(GrammarKind.SCHEMA, json.dumps(schema)))
+    [drawn, name] = tokenizer.encode_batch(['{"', 'number_of_legs"'], add_special_tokens=False)
+    for stops, forced in (([end], name), ([end, name[2]], name[:2]), ([end, name[0]], [])):
+        matcher = root.fork(stops, is_forcing=True)
+        for token in drawn:
+            matcher.consume(token)
+        assert matcher.copy().force(1) == forced[:1]
+        assert matcher.force(MAX_TOKENS) == forced[:MOST_FORCED]
+        assert matcher.force(MAX_TOKENS) == forced[MOST_FORCED:]
+        assert matcher.force(MAX_TOKENS) == []

@@ -1,9 +1,11 @@
 """Which grammars the engine compiles when, which it keeps, and whose sequences fail for one."""
 
 import ctypes
+import math
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,10 +14,12 @@ from millrace_runtime.grammar.messages import PROOF_SECONDS, PROOF_STACK_BYTES
 from millrace_runtime.protocol.messages import Grammar
 from millrace_runtime.replica.grammar_compiler import (
     COMPILE_SECONDS,
+    MOST_FORCING,
     STACK_BYTES,
     Compiled,
     GrammarCompiler,
     KeptGrammars,
+    may_force,
     read_thread_time,
 )
 from testing.polling import wait_until
@@ -129,6 +133,26 @@ def test_without_an_optional_grammar_the_text_is_free(*, is_optional: bool) -> N
     wait_until("it is tried", lambda: done.extend(compiler.pop_compiled()) or done)
     assert (done[0].request.grammar, done[0].matchers) == (None if is_optional else wanted, [])
     assert (done[0].error is None) == is_optional
+
+
+@pytest.mark.parametrize(
+    ("grammar", "asked", "forces"),
+    [
+        (Grammar("a"), {"bias": {1: -2.0}, "min_tokens": 3}, True),
+        (Grammar("a" * MOST_FORCING), {}, True),
+        (Grammar("a" * (MOST_FORCING + 1)), {}, False),
+        (Grammar("a", is_of_client=True), {}, False),
+        (Grammar("a", is_optimistic=True), {}, False),
+        (Grammar("a"), {"bias": {1: -math.inf}}, False),
+        (Grammar("a"), {"allowed": b"\xff" * 8}, False),
+        (Grammar("a"), {"bad_words": [[1, 2]]}, False),
+    ],
+)
+def test_a_grammar_forces_no_token_that_may_be_banned(
+    grammar: Grammar, asked: dict[str, Any], *, forces: bool
+) -> None:
+    generate = msgspec.structs.replace(request(1, [1], **asked), grammar=grammar)
+    assert may_force(generate, generate.sequences[0].sampling) == forces
 
 
 def test_the_grammars_that_were_used_last_are_kept_within_both_bounds() -> None:

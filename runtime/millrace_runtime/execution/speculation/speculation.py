@@ -66,6 +66,9 @@ class Speculation:
             self._slots.pop(slot, None)
         for start in plan.starts:
             self._slots[start.slot] = _Guessed(start.epoch, History(start.tokens))
+        for row in plan.rows:
+            if row.forced:
+                self._slots[row.slot].history.append([*row.forced])
         self._in_flight.append(plan)
 
     def offer(self, result: StepResult) -> StepResult:

@@ -218,13 +218,18 @@ def test_an_answer_of_a_schema_takes_fewer_steps_with_drafts(open_with: Open) ->
     with ThreadPoolExecutor(1) as thread:
 
         def bind() -> PacedMatcher:
-            return PacedMatcher(root.fork(load_tokenizer().end_token_ids), thread, lambda: None)
+            fork = root.fork(load_tokenizer().end_token_ids, is_forcing=True)
+            return PacedMatcher(fork, thread, lambda: None)
 
         prompts = load_tokenizer().encode_batch(["Animals: ", "A list: "], add_special_tokens=True)
-        asked = {"temperature": 0.0}
-        plain = serve(open_with(DEMO_PATH, speculative_tokens=0), prompts, 250, bind, **asked)
+        asked: dict[str, Any] = {"temperature": 0.0}
+        # Each token is drawn where its log-probability is wanted, and elsewhere a forced one is not.
+        plain = serve(open_with(DEMO_PATH, speculative_tokens=0), prompts, 250, bind, **asked, num_logprobs=0)
+        asked["num_logprobs"] = None
+        forced = serve(open_with(DEMO_PATH, speculative_tokens=0), prompts, 250, bind, **asked)
         found = serve(open_with(DEMO_PATH), prompts, 250, bind, **asked)
-    assert (found.texts, found.ends) == (plain.texts, plain.ends)
+    assert (found.texts, found.ends) == (forced.texts, forced.ends) == (plain.texts, plain.ends)
+    assert found.num_steps < forced.num_steps < plain.num_steps * 0.8
     assert set(plain.ends.values()) == {"stop"}
     assert found.stats is not None
     assert found.stats.num_accepted > found.stats.num_drafted / 2

@@ -40,12 +40,31 @@ def step(*rows: Row, number: int = 0, **changes: Any) -> StepPlan:
         (Row(0, 14, True, (1, 2, 3, 4)), 14, "no room for a draft of 4 tokens after 14"),
         (Row(0, 5, True, (199,)), 5, "outside the vocabulary"),
         (Row(0, 5, True, (-1,)), 5, "outside the vocabulary"),
+        (Row(0, 6, True, forced=(199,)), 5, "outside the vocabulary"),
+        (Row(0, 6, True, forced=(1,) * 10_000), 5, "no place for 10000 more tokens"),
+        (Row(0, 6, True), 5, "can't compute tokens 0 to 6"),
     ],
 )
-def test_an_invalid_draft_is_refused(verifier: LocalExecutor, row: Row, count: int, message: str) -> None:
+def test_an_invalid_row_is_refused(verifier: LocalExecutor, row: Row, count: int, message: str) -> None:
     verifier.submit(step(row, starts=[start(count=count)]))
     with pytest.raises(PlanError, match=message):
         verifier.collect()
+
+
+def test_forced_tokens_are_as_if_they_had_been_drawn(verifier: LocalExecutor) -> None:
+    """Another slot starts with them, as after a preemption. Penalties count them in both."""
+    sampling = Sampling(temperature=0.0, frequency_penalty=1.5)
+
+    def run(number: int, row: Row, *starts: SlotStart) -> RowResult:
+        verifier.submit(step(row, number=number, starts=list(starts)))
+        return verifier.collect().rows[0]
+
+    prompt = pack_tokens(range(5))
+    [first] = run(0, Row(0, 5, True), SlotStart(0, 0, prompt, 0, [[7]], sampling, 5)).tokens
+    found = run(1, Row(0, 3, True, forced=(8, 8)))
+    assert found.num_computed == 8
+    again = SlotStart(1, 1, prompt + pack_tokens([first, 8, 8]), 0, [[6]], sampling, 5)
+    assert run(2, Row(1, 8, True), again).tokens == found.tokens
 
 
 def test_an_empty_mask_behind_a_right_guess_ends_the_row_before_it(verifier: LocalExecutor) -> None:
