@@ -162,8 +162,16 @@ class Priors:
             known.clear()
 
     def _forget_gone(self) -> None:
-        staying = {self._find_uid(key) for key in self._cache.service_keys()}
-        for known in (self._records, self._tried_at, self._failures):
+        """Forget the services that are gone, once there are more known ones than services.
+
+        A record of another uid does no harm until then. To look in each pass took a fifth of the CPU time of
+        an operator with 2,000 services and nothing to do (1.3 % of a core, by hand).
+        """
+        keys, all_known = self._cache.service_keys(), (self._records, self._tried_at, self._failures)
+        if all(len(known) <= len(keys) for known in all_known):
+            return
+        staying = {self._find_uid(key) for key in keys}
+        for known in all_known:
             for gone in known.keys() - staying:
                 known.pop(gone)
 

@@ -357,6 +357,15 @@ async def test_a_former_leader_writes_nothing_and_knows_nothing_when_it_leads_ag
     assert stage.priors._records == {}
 
 
+async def test_records_of_services_that_are_gone_do_not_pile_up(stage: Stage) -> None:
+    await stage.learn()
+    [uid] = stage.priors._records
+    for number in range(3):
+        stage.priors._records[f"gone-{number}"] = stage.priors._records[uid]
+    await stage.tick()
+    assert [*stage.priors._records] == [uid]
+
+
 async def test_a_leader_that_ends_writes_what_it_has_learned_since(stage: Stage) -> None:
     await stage.learn()
     stage.teach(replace(LEARNED, prompt_tokens=4000.0))
