@@ -15,9 +15,9 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.api.workers.grammar_worker import GrammarWorker
+from millrace_runtime.chat.text_limits import TextLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
-from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.grammar.messages import PROOF_SECONDS
 from testing.polling import wait_until_async
 

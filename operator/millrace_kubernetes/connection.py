@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -78,18 +77,3 @@ async def _read_error(response: aiohttp.ClientResponse) -> ApiError:
     except (ValueError, KeyError, TypeError):
         message = text[:200].strip() or response.reason or "no reason given"
     return make_api_error(response.status, message)
-
-
-def describe_failure(error: Exception) -> str:
-    """Return why a server was not reached. aiohttp's own text shows its TLS context as a Python object."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"cannot trust {error.host}:{error.port}: {error.certificate_error}"
-    if not isinstance(error, aiohttp.ClientConnectorError):
-        return str(error) or type(error).__name__
-    cause = error.os_error
-    # asyncio's text of a refused connection has the address, and not that it was refused.
-    if isinstance(cause, ConnectionError) and cause.errno is not None:
-        why = os.strerror(cause.errno)
-    else:
-        why = cause.strerror or str(cause)
-    return f"cannot connect to {error.host}:{error.port}: {why}"

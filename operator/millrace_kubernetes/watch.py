@@ -17,7 +17,8 @@ import aiohttp
 import orjson
 
 from millrace_kubernetes.collection import Object, Sink, Source
-from millrace_kubernetes.connection import Connection, describe_failure
+from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.connection_failures import describe_failure
 from millrace_kubernetes.errors import (
     ApiError,
     ExpiredError,

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from millrace_fetch.plan.selection import OWN_FOLDER
+from millrace_fetch.plan.unsafe_names import OWN_FOLDER
 from millrace_fetch.store.folder import MANIFEST
 from millrace_fetch.store.lock import LOCK
 from millrace_fetch.store.marker import parse_marker

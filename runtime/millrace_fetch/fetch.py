@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
 from millrace_fetch.plan.manifest import FileRecord, Manifest, RemoteFile
-from millrace_fetch.plan.selection import check_names, read_shards, select
+from millrace_fetch.plan.selection import read_shards, select
+from millrace_fetch.plan.unsafe_names import check_names
 from millrace_fetch.plan.uri import HubModel, OciImage, Order, S3Folder, WebFolder
 from millrace_fetch.progress import Say, Watch
 from millrace_fetch.sources.source import Source, complete

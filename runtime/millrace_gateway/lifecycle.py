@@ -1,11 +1,14 @@
 """The gateway's phase: starting, serving or draining. A signal begins the drain, a second one ends it."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class Phase(Enum):
@@ -16,8 +19,21 @@ class Phase(Enum):
     DRAINING = "draining: requests in flight are finished, then the gateway exits"
 
 
+class ClientServer(Protocol):
+    """The server of the clients' port, as a drain needs it."""
+
+    is_draining: bool
+    """Whether each connection closes after its answer."""
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections."""
+
+    async def stop(self) -> None:
+        """Accept nothing more, and wait until every client has read its answer, or stalls."""
+
+
 class Lifecycle:
-    """Owner of the phase and of the number of requests in flight."""
+    """Owner of the phase, of the number of requests in flight, and of the order of a drain's steps."""
 
     def __init__(self) -> None:
         self._unsynced: set[str] = set()
@@ -42,15 +58,6 @@ class Lifecycle:
         if not self.num_in_flight:
             self._idle.set()
 
-    async def wait_idle(self, seconds: float) -> None:
-        """Return once no request has been in flight for so long."""
-        is_still_idle = False
-        while not is_still_idle:
-            await self._idle.wait()
-            num_begun = self._num_begun
-            await asyncio.sleep(seconds)
-            is_still_idle = self._idle.is_set() and self._num_begun == num_begun
-
     def await_sync(self, name: str) -> None:
         """Keep the gateway unready until the collection of this name has been listed."""
         self._unsynced.add(name)
@@ -59,8 +66,38 @@ class Lifecycle:
         """Record that the collection of this name has been listed."""
         self._unsynced.discard(name)
 
+    async def drain(
+        self,
+        clients: ClientServer,
+        *,
+        release_waiting: Callable[[], None],
+        notice_seconds: float,
+        idle_seconds: float,
+    ) -> None:
+        """Become unready, accept requests that still arrive for a while, then finish those in flight.
+
+        `release_waiting` lets go of the requests that wait in the gateway.
+        """
+        self.begin_drain()
+        clients.is_draining = True
+        logger.info("draining: %d requests in flight", self.num_in_flight)
+        await asyncio.sleep(notice_seconds)
+        clients.stop_accepting()
+        release_waiting()
+        await self._wait_idle(idle_seconds)
+        await clients.stop()
+
+    async def _wait_idle(self, seconds: float) -> None:
+        """Return once no request has been in flight for so long."""
+        is_still_idle = False
+        while not is_still_idle:
+            await self._idle.wait()
+            num_begun = self._num_begun
+            await asyncio.sleep(seconds)
+            is_still_idle = self._idle.is_set() and self._num_begun == num_begun
+
     def begin_drain(self) -> None:
-        """Become unready. From now on each connection closes after its answer."""
+        """Become unready."""
         self._is_draining = True
 
     @property

@@ -16,8 +16,8 @@ from millrace_gateway.front.attempts import Attempts
 from millrace_gateway.front.body_budget import BodyBudget
 from millrace_gateway.front.holding import Holder
 from millrace_gateway.front.load_poll import LoadPoll
-from millrace_gateway.front.presence import Presence
 from millrace_gateway.front.proxy import Proxy
+from millrace_gateway.front.replica_looks import ReplicaLooks
 from millrace_gateway.front.tenancy import Tenancy
 from millrace_gateway.front.upstream import Upstream
 from millrace_gateway.http.limits import ConnectionLimits
@@ -60,8 +60,8 @@ class Gateway:
         self.metrics = Metrics(lambda: self.bodies.num_bytes)
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
-        presence = Presence(self.catalogue, self.balancer, time.monotonic)
-        self.tenancy = Tenancy(settings, self.metrics, presence)
+        replica_looks = ReplicaLooks(self.catalogue, self.balancer, time.monotonic)
+        self.tenancy = Tenancy(settings, self.metrics, replica_looks)
         self.metrics.count_waiting = self.tenancy.turnstiles.count_waiting
         self.activity = Activity(time.monotonic)
         self.reporting = Reporting(
@@ -75,7 +75,7 @@ class Gateway:
         followers = (
             self.metrics.track,
             self.activity.forget_deleted,
-            presence.forget_deleted,
+            replica_looks.forget_deleted,
             self.tenancy.forget_deleted,
             self.tenancy.preferences.forget_deleted,
         )
@@ -162,19 +162,21 @@ class Gateway:
         return partial(self.lifecycle.note_sync, source.path)
 
     async def drain(self, sites: Sites) -> None:
-        """Become unready, accept requests that still arrive for a while, then finish those in flight.
+        """Drain the clients' port, step by step as the lifecycle has it.
 
         The metrics' port stays open: a new leading operator must be able to read the requests in flight.
         """
-        self.lifecycle.begin_drain()
-        sites.clients.is_draining = True
-        logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)
-        await asyncio.sleep(self.settings.drain_notice_seconds)
-        sites.clients.stop_accepting()
+        await self.lifecycle.drain(
+            sites.clients,
+            release_waiting=self._release_waiting,
+            notice_seconds=self.settings.drain_notice_seconds,
+            idle_seconds=self.settings.drain_idle_seconds,
+        )
+
+    def _release_waiting(self) -> None:
+        """Let no request wait here any longer: another gateway may take it."""
         self.holder.close()
         self.tenancy.drain()
-        await self.lifecycle.wait_idle(self.settings.drain_idle_seconds)
-        await sites.clients.stop()
 
     def _end_replica(self, upstream: Upstream, uid: str) -> None:
         """End the exchanges with a replica whose pod is gone.

@@ -17,6 +17,7 @@ from millrace_fetch.cli.local_model import read_local_head
 from millrace_fetch.cli.remote_model import fetch_head
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
+from millrace_fetch.image import look as image_look
 from millrace_fetch.image import tarball
 from millrace_fetch.plan.head import Resolved
 from millrace_fetch.transfer.remote_file import FIRST_BYTES
@@ -340,7 +341,7 @@ async def test_of_names_alone_the_models_are_kept_and_not_without_end(
 async def test_layers_without_end_are_not_looked_at(
     fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_model, "MAX_LAYERS", 3)
+    monkeypatch.setattr(image_look, "MAX_LAYERS", 3)
     layers: list[Entries] = [{f"layers/{number}": b""} for number in range(5)]
     push(registry, make_entries(), *layers)
     assert (await look(fetcher, registry)).facts is None

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from millrace_fetch.cli.progress_output import Meter
 from millrace_fetch.errors import SourceError, UnsafeNameError, UsageError
 from millrace_fetch.plan.manifest import CRCS, Checksum, Crc, RemoteFile
-from millrace_fetch.plan.selection import MAX_FILES, check_names, read_shards, select
+from millrace_fetch.plan.selection import read_shards, select
+from millrace_fetch.plan.unsafe_names import MAX_FILES, check_names
 from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder, parse_uri, redact
 from millrace_fetch.transfer.client import find_origin, read_retry_after, read_url
 from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge, split

@@ -20,7 +20,10 @@ NAMES = {
     "static": STATIC,
     "clairvoyant": CLAIRVOYANT,
 }
-"""The policies by the names for `--policy`."""
+"""The policies by the names for `--policy`.
+
+Its default is in `subcommands/simulate.py`, which shows it in the help without loading the simulator.
+"""
 OTHER_NAMES = {"kpa": "knative", **{policy: policy for policy in PEERS}, OURS: OURS}
 """Knative's autoscaler by its own name, and all policies by their names in the table."""
 NO_KNOB = (OURS, CLAIRVOYANT)

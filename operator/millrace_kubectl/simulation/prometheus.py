@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace_kubectl.errors import PluginError, ServerError, UsageError
-from millrace_operator.autoscaler.run.settings import Access, AccessError, read_prometheus
+from millrace_operator.autoscaler.run.settings import Access, SettingError, read_prometheus
 from millrace_operator.autoscaler.signals.answers import SignalError, check_whole
 
 TIMEOUT_SECONDS = 30.0
@@ -53,7 +53,7 @@ class Prometheus:
             request = urllib.request.Request(url, body, self.access.headers())  # noqa: S310  checked: http(s)
             with self._open(request) as answer:
                 return self._parse(answer.read())
-        except AccessError as error:
+        except SettingError as error:
             raise UsageError(_rename(error)) from error
         except urllib.error.HTTPError as error:
             raise self._refuse(error) from error
@@ -102,7 +102,7 @@ def read_flags(arguments: argparse.Namespace) -> Prometheus:
         )
     try:
         settings = read_prometheus(arguments.from_prometheus, arguments)
-    except AccessError as error:
+    except SettingError as error:
         raise UsageError(_rename(error)) from error
     return Prometheus(Access(settings))
 
@@ -116,6 +116,6 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _rename(error: AccessError) -> str:
+def _rename(error: SettingError) -> str:
     """Return the operator's message with the plugin's flag."""
     return str(error).replace(PREFIX, OWN_FLAG)

@@ -28,8 +28,8 @@ from millrace_operator.api.prices import (
 from millrace_operator.app.application import OperatorSettings, run_operator
 from millrace_operator.autoscaler.run.settings import (
     TENANT_HEADER,
-    AccessError,
     ScalingSettings,
+    SettingError,
     read_prometheus,
 )
 from millrace_operator.kube.errors import BadStartError
@@ -39,10 +39,6 @@ from millrace_runtime import contract
 from millrace_runtime.listener import parse_port, read_bind_address
 
 Parsed = TypeVar("Parsed")
-LONGEST_TICK = 5.0
-"""In seconds. The operator sees by its queries how often replicas are scraped, so slow ones would
-mislead it.
-"""
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 DEFAULT_URL = "http://prometheus-operated.monitoring.svc:9090"
 """The Service that prometheus-operator creates, in its most common namespace."""
@@ -208,18 +204,12 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> int:
     """Run until SIGTERM or SIGINT. Returns 0 after a signal, 64 for bad usage, 1 if it cannot start."""
     arguments = build_parser().parse_args(argv)
-    is_paced = 0 < arguments.tick_seconds <= LONGEST_TICK
-    has_time = 0 < arguments.scale_down_window_seconds < math.inf
-    can_write = arguments.workers >= 1 and 1 <= arguments.writes_per_second < math.inf
-    if not (is_paced and has_time and can_write):
-        sys.stderr.write(
-            f"millrace operator: write --tick-seconds above 0 and up to {LONGEST_TICK:g}, "
-            "--scale-down-window-seconds above 0, and --workers and --writes-per-second of at least 1\n"
-        )
+    if not (arguments.workers >= 1 and 1 <= arguments.writes_per_second < math.inf):
+        sys.stderr.write("millrace operator: write --workers and --writes-per-second of at least 1\n")
         return contract.EXIT_BAD_USAGE
     try:
         settings = _read_settings(arguments)
-    except AccessError as error:
+    except SettingError as error:
         sys.stderr.write(f"millrace operator: {error}\n")
         return contract.EXIT_BAD_USAGE
     logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -15,7 +15,7 @@ import aiohttp
 
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.kinds import Obj, ServiceKey
-from millrace_operator.observed.pod_status import read_fetch
+from millrace_operator.observed.fetch_run import read_fetch
 from millrace_operator.observed.snapshot import Fetched
 from millrace_runtime import contract
 

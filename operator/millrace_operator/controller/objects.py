@@ -1,14 +1,10 @@
-"""A watched object's service, its role there, and whether a change of it may change a plan. Pure.
-
-A write of ours comes back from the watch as it is in the cache already. Argo CD, backup tools and people put
-labels and annotations of their own on services. A reconcile would find nothing to do, so none is queued.
-"""
+"""A watched object's service, and its role there. Pure."""
 
 import logging
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millrace_kubernetes.model_names import ModelNames, read_running_name, read_served_name
 from millrace_operator.api.conditions import Reason, find_condition
@@ -18,13 +14,6 @@ from millrace_operator.kube.node import GpuNode, find_departure, find_gpus
 from millrace_runtime import contract
 
 LOG = logging.getLogger(__name__)
-PREFIX = f"{contract.GROUP}/"
-"""The prefix of annotations on a service that have a meaning for the operator."""
-UNREAD = frozenset({"resourceVersion", "managedFields"})
-UNREAD_OF_SERVICES = UNREAD | {"labels", "annotations"}
-"""No plan reads a service's labels. Of its annotations a plan reads only the operator's own."""
-
-
 _OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
 
 
@@ -106,28 +95,6 @@ def lacks_room(service: Obj) -> bool:
     """Whether status says that the model fits on no device."""
     conditions = service.get("status", {}).get("conditions") or []
     return any(condition.get("reason") == Reason.DOES_NOT_FIT for condition in conditions)
-
-
-def is_news(before: Obj | None, after: Obj | None) -> bool:
-    """Whether a plan may change, now that an object is as `after`. None: the object is not there."""
-    if before is after:
-        return False
-    if before is None or after is None:
-        return True
-    return _read(before) != _read(after)
-
-
-def _read(obj: Obj) -> tuple[Any, ...]:
-    """Return the parts of an object that plans read, in a comparable form."""
-    metadata = obj["metadata"]
-    is_service = kind_of(obj).role is Role.SERVICE
-    unread = UNREAD_OF_SERVICES if is_service else UNREAD
-    words = (metadata.get("annotations") or {}).items() if is_service else ()
-    return (
-        {field: value for field, value in obj.items() if field != "metadata"},
-        {field: value for field, value in metadata.items() if field not in unread},
-        {name: text for name, text in words if name.startswith(PREFIX)},
-    )
 
 
 def is_late(held: Obj | None, written: Obj) -> bool:

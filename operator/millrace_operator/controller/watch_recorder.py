@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.objects import is_late, is_news, log_unreadable, owner_of
+from millrace_operator.controller.objects import is_late, log_unreadable, owner_of
 from millrace_operator.controller.queue import Cause, WorkQueue
+from millrace_operator.controller.relevant_changes import is_news
 from millrace_operator.kube.kinds import (
     EVERYWHERE,
     Kind,

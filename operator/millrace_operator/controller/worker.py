@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.objects import is_news
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.relevant_changes import is_news
 from millrace_operator.kube.errors import (
     AbsentError,
     ClusterError,

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import aiohttp
 from yarl import URL
 
-from millrace_kubernetes.connection import describe_failure
+from millrace_kubernetes.connection_failures import describe_failure
 from millrace_kubernetes.errors import AccessError
 from millrace_operator.kube.answers import parse_answer, raise_for_status, read_object, read_page
 from millrace_operator.kube.credentials import Access

@@ -17,7 +17,7 @@ from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, ObjectId
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.found_model import CachedModel, FoundModel, find_place
-from millrace_operator.observed.pod_status import read_fetch
+from millrace_operator.observed.fetch_run import read_fetch
 from millrace_operator.observed.snapshot import Claim, Fetched, Snapshot
 from millrace_operator.render.child import fill_name, revision_name
 from millrace_operator.render.model_source import find_claim

@@ -5,7 +5,8 @@ from typing import Any
 
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.kube.kinds import Obj
-from millrace_operator.observed.pod_status import find_fetch_time, find_fetcher, find_state, read_fetch
+from millrace_operator.observed.fetch_run import find_fetch_time, read_fetch
+from millrace_operator.observed.pod_status import find_fetcher, find_state
 from millrace_operator.status.causes import Cause, diagnose
 from millrace_runtime import contract
 

@@ -8,13 +8,8 @@ from typing import Any
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.kube.node import may_stay
-from millrace_operator.observed.pod_status import (
-    FetchRun,
-    find_condition,
-    find_container,
-    find_state,
-    read_fetch,
-)
+from millrace_operator.observed.fetch_run import FetchRun, read_fetch
+from millrace_operator.observed.pod_status import find_condition, find_container, find_state
 from millrace_operator.observed.snapshot import Fetched
 from millrace_operator.render.model_source import MOUNT, VOLUME
 from millrace_operator.status.causes import UNREADY_REASONS, Cause, diagnose, find_absent_claim

@@ -9,7 +9,7 @@ from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.rollout_types import Rollback
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import Obj
-from millrace_operator.observed.pod_status import find_fetch_time
+from millrace_operator.observed.fetch_run import find_fetch_time
 from millrace_operator.observed.pods import Pod, describe_fetch
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import Fetched, Snapshot

@@ -8,6 +8,7 @@ from typing import Any
 from millrace_fit.accelerators import NO_GPU
 from millrace_fit.shard import CANNOT_SHARE
 from millrace_operator.api.conditions import Reason, parse_time
+from millrace_operator.observed.fetch_run import read_fetch
 from millrace_operator.observed.pod_status import (
     find_condition,
     find_container,
@@ -15,7 +16,6 @@ from millrace_operator.observed.pod_status import (
     find_last_end,
     find_state,
     list_others,
-    read_fetch,
     read_last_line,
 )
 from millrace_runtime import contract

@@ -1,23 +1,19 @@
 """Resolves a model at its source, without its weights: revision, size, and the facts of its headers.
 
-It reads config.json, and by range requests the headers of the safetensors files. Of an image it reads parts
-of the layers, which no digest can verify: the findings serve to refuse a model early, and to check whether it
-fits. The fetch verifies each layer before it opens it.
+It reads config.json, and by range requests the headers of the safetensors files. `image/look.py` finds both
+in the layers of an image.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Protocol
 
 from millrace_fetch.errors import CorruptError, NoPartsError, RefusedError, SourceError, UnfitFileError
 from millrace_fetch.fetch import choose_files
-from millrace_fetch.image.findings import UNSEEN, Seen, SeenImage, Skim
-from millrace_fetch.image.tarball import Budget, EnoughError
+from millrace_fetch.image.look import compute_image_bytes, look_at_image
 from millrace_fetch.plan.head import ModelHead, Resolved, describe_head, merge, parse_config, parse_tensors
 from millrace_fetch.plan.manifest import Manifest, RemoteFile
 from millrace_fetch.plan.selection import (
     check_config,
-    check_names,
     check_pointer,
     check_tokenizer,
     is_of_another_format,
@@ -25,20 +21,19 @@ from millrace_fetch.plan.selection import (
     read_shards,
     select,
 )
+from millrace_fetch.plan.unsafe_names import check_names
 from millrace_fetch.plan.uri import Order
 from millrace_fetch.progress import Say
 from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.transfer.client import Client
-from millrace_fetch.transfer.concurrency import Loop, call_in_thread, run_together
-from millrace_fetch.transfer.remote_file import FIRST_BYTES, Blocks, read_excerpt
+from millrace_fetch.transfer.concurrency import run_together
+from millrace_fetch.transfer.remote_file import FIRST_BYTES, read_excerpt
 from millrace_fetch.transfer.retry import with_tries
 from millrace_fit.errors import HeaderError
 from millrace_fit.files.headers import LENGTH_BYTES, StoredTensor, read_length
 from millrace_fit.files.needed import CONFIG, INDEX, MODELOPT, TOKENIZER, explain_choice, is_indexed
 
 CONNECTIONS = 4
-MAX_LAYERS = 256
-"""A container can have 127. Each costs a request, even if it is empty."""
 
 
 class Files(Protocol):
@@ -166,18 +161,18 @@ async def resolve(order: Order, source: Source, say: Say) -> Resolved:
 
 
 async def _describe_image(client: Client, manifest: Manifest, say: Say) -> Resolved:
-    """Return what is known of an image. Its size counts the layers and the files unpacked from them."""
-    layers_bytes = sum(layer.size_bytes or 0 for layer in manifest.layers)
+    """Return what is known of an image."""
     seen = await look_at_image(client, manifest, say)
     if seen.is_whole:
         found = await _describe_files(seen.list_files(), say)
-        size = None if found.num_bytes is None else layers_bytes + found.num_bytes
-        return found._replace(num_bytes=size)
+        if found.num_bytes is None:
+            return found
+        return found._replace(num_bytes=compute_image_bytes(manifest, found.num_bytes))
     head = seen.guess()
     if head is None:
         say(f"{CONFIG} is not near the start of a layer: nothing is known of the model until it is fetched")
     facts = None if head is None else describe_head(head)
-    return Resolved(manifest.revision, len(manifest.layers), 2 * layers_bytes, facts)
+    return Resolved(manifest.revision, len(manifest.layers), compute_image_bytes(manifest, None), facts)
 
 
 async def _describe_files(model: Files, say: Say) -> Resolved:
@@ -195,43 +190,3 @@ async def _describe_files(model: Files, say: Say) -> Resolved:
     known = [size for size in sizes if size is not None]
     num_bytes = sum(known) if len(known) == len(sizes) else None
     return Resolved(model.revision, len(sizes), num_bytes, facts)
-
-
-async def look_at_image(client: Client, manifest: Manifest, say: Say) -> SeenImage:
-    """Return the findings of a look at an image's layers. Raises FetchError."""
-    with Loop() as loop:
-        look = _Look(client, loop, say)
-        found = await call_in_thread(partial(look.run, manifest.layers, manifest.root))
-        return SeenImage(manifest.revision, found, manifest.root)
-
-
-class _Look:
-    """A walk through archives. It blocks, so it runs in a thread; the event loop fetches its bytes."""
-
-    def __init__(self, client: Client, loop: Loop, say: Say) -> None:
-        self._client = client
-        self._loop = loop
-        self._say = say
-        self._budget = Budget()
-
-    def run(self, layers: tuple[RemoteFile, ...], root: str) -> list[Seen]:
-        """Return the findings, the lowest layer first. An incomplete layer ends the walk."""
-        skim, found = Skim(self._budget, root), list[Seen]()
-        for number in reversed(range(len(layers))):
-            found.insert(0, UNSEEN if len(found) == MAX_LAYERS else self._look(skim, layers[number], number))
-            if not found[0].is_whole:
-                break
-        return found
-
-    def _look(self, skim: Skim, layer: RemoteFile, number: int) -> Seen:
-        size = layer.size_bytes or 0
-        blocks = Blocks(partial(self._fetch, layer), size, self._budget.fetched, has_ranges=layer.has_ranges)
-        return skim.look(blocks, size, number)
-
-    def _fetch(self, layer: RemoteFile, begin: int, end: int) -> bytes:
-        try:
-            return self._loop.run(
-                lambda: with_tries(lambda: read_excerpt(self._client, layer, begin, end), self._say)
-            ).content
-        except NoPartsError as error:  # such as from a cache that does not have the layer yet
-            raise EnoughError from error

@@ -11,7 +11,7 @@ import re
 
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.plan.manifest import Checksum, Manifest, RemoteFile
-from millrace_fetch.plan.selection import LAYERS
+from millrace_fetch.plan.unsafe_names import LAYERS
 from millrace_fetch.plan.uri import OciImage
 from millrace_fetch.progress import Say
 from millrace_fetch.sources.oci_manifest import (

@@ -12,7 +12,8 @@ from yarl import URL
 
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnfitFileError
 from millrace_fetch.plan.manifest import Manifest, RemoteFile, hash_state
-from millrace_fetch.plan.selection import check_names, read_shards
+from millrace_fetch.plan.selection import read_shards
+from millrace_fetch.plan.unsafe_names import check_names
 from millrace_fetch.plan.uri import WebFolder, redact
 from millrace_fetch.progress import Say
 from millrace_fetch.sources.source import read_small

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.plan.manifest import FileRecord
-from millrace_fetch.plan.selection import LAYERS, OWN_FOLDER, find_fault, is_read
+from millrace_fetch.plan.selection import is_read
+from millrace_fetch.plan.unsafe_names import LAYERS, OWN_FOLDER, find_fault
 from millrace_fetch.plan.uri import Order
 from millrace_fetch.store.files import NOFOLLOW, PlacedFiles, list_names, refuse_links, sync_folder, writing
 from millrace_fetch.store.lock import FolderLock

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError
-from millrace_fetch.plan.selection import OWN_FOLDER
+from millrace_fetch.plan.unsafe_names import OWN_FOLDER
 from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
 
 LOCK = "lock"

@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace_fetch.errors import UnsafeNameError
 from millrace_fetch.plan.manifest import FileRecord
-from millrace_fetch.plan.selection import check_names
+from millrace_fetch.plan.unsafe_names import check_names
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -2,19 +2,18 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from millrace_gateway.errors import BadMethodError, ForbiddenOriginError, NoPathError, RequestRefusedError
 from millrace_gateway.front.guard import Guard
+from millrace_gateway.front.model_list import ModelList
 from millrace_gateway.front.proxy import Proxy
 from millrace_gateway.http.head import Headers
 from millrace_gateway.http.request import Request
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.report.metrics import CONTENT_TYPE, Metrics
 from millrace_gateway.report.stream import Reporting
-from millrace_gateway.route.catalogue import Catalogue, Route
-from millrace_gateway.route.routing import find_model
+from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY, PATHS_WORK
 from millrace_runtime.cors import CorsPolicy
@@ -41,11 +40,10 @@ class Surface:
         settings: Settings,
     ) -> None:
         self._guard = guard
-        self._catalogue = catalogue
+        self._models = ModelList(catalogue, shows_all=settings.list_all_models)
         self._proxy = proxy
         self._metrics = metrics
         self._lifecycle = lifecycle
-        self._settings = settings
         self._cors = CorsPolicy(settings.allowed_origins)
         self._has_cors = bool(settings.allowed_origins)
 
@@ -97,33 +95,13 @@ class Surface:
             _respond(request, self._guard.describe_usage(request, self._proxy.route_host(request).route))
         elif path == _MODELS:
             _require_get(request)
-            self._list_models(request)
+            _respond(request, self._models.list_models(self._proxy.route_host(request)))
         elif path.startswith(f"{_MODELS}/"):
             _require_get(request)
-            self._retrieve_model(request, path.removeprefix(f"{_MODELS}/"))
+            name = path.removeprefix(f"{_MODELS}/")
+            _respond(request, self._models.find_model(name, self._proxy.route_host(request)))
         else:
             raise NoPathError(f"There is nothing at {path[:200]!r}: the API begins with /v1/.")
-
-    def _list_models(self, request: Request) -> None:
-        """Answer with the model of the Host's service, else with the public names.
-
-        OpenAI's clients accept an empty list.
-        """
-        route = self._proxy.route_host(request).route
-        if route:
-            data = [describe_model(route.served_name, route, is_owned=True)]
-        else:
-            is_open = self._settings.list_all_models
-            models = self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
-            data = [describe_model(name, route, is_owned=is_open) for name, route in models.items()]
-        _respond(request, {"object": "list", "data": data})
-
-    def _retrieve_model(self, request: Request, name: str) -> None:
-        """Answer with one model by its name."""
-        rule = self._proxy.route_host(request)
-        route = find_model(self._catalogue, name, rule)
-        is_owned = rule.route is not None or self._settings.list_all_models
-        _respond(request, describe_model(name, route, is_owned=is_owned))
 
     def _answers_preflight(self, request: Request) -> bool:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
@@ -158,19 +136,6 @@ def _is_for_replicas(path: str) -> bool:
     if path.startswith(_API):
         return not path.startswith(_MODELS) and path != PATH_USAGE
     return path in PATHS_WORK  # vLLM's /tokenize and /detokenize
-
-
-def describe_model(name: str, route: Route, *, is_owned: bool) -> dict[str, Any]:
-    """Return a model in the format of OpenAI's API. Its owner is its namespace, if the client may know it."""
-    oldest = route.services[0]
-    return {
-        "id": name,
-        "object": "model",
-        "created": int(datetime.fromisoformat(oldest.created).timestamp()) if oldest.created else 0,
-        "owned_by": oldest.key.namespace if is_owned else "millrace",
-        "root": name,
-        "parent": None,
-    }
 
 
 def _require_get(request: Request) -> None:

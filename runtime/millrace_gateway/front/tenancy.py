@@ -17,7 +17,7 @@ from millrace_gateway.access.usage import UsageBook
 from millrace_gateway.access.usage_metrics import UsageCollector
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.guard import Guard
-from millrace_gateway.front.presence import Presence
+from millrace_gateway.front.replica_looks import ReplicaLooks
 from millrace_gateway.front.secret_sinks import GatewayPodSink, KeySecretSink, SigningKeySink
 from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.lifecycle import Lifecycle
@@ -37,15 +37,15 @@ AnySink = KeySecretSink | SigningKeySink | GatewayPodSink
 class Tenancy:
     """The parts, and how they learn of the cluster."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, presence: Presence) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, replica_looks: ReplicaLooks) -> None:
         self._settings = settings
         self.keys = KeyIndex(logger.warning)
         self.signer = Signer(time.time, logger.warning)
         self._ledger = Ledger(time.monotonic)
         self._exchange = LimitExchange(self._ledger, uuid.uuid4().hex)
         self._log = LogWriter(STDOUT) if settings.has_access_log else None
-        self.turnstiles = Turnstiles(time.monotonic, presence.look, presence.find_counts)
-        self.counting = Turnstiles(time.monotonic, presence.look_for_counting, lambda _: {})
+        self.turnstiles = Turnstiles(time.monotonic, replica_looks.look, replica_looks.find_counts)
+        self.counting = Turnstiles(time.monotonic, replica_looks.look_for_counting, lambda _: {})
         """Turns of requests that only count tokens: FIRST_REQUESTS at each replica, which does not report
         them."""
         self.preferences = Preferences(by_user=settings.sessions_by_user)

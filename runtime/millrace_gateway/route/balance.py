@@ -12,11 +12,11 @@ A replica that fails is picked only if there is no other (`ejection.py`).
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 
-from millrace_gateway.route.census import Census
 from millrace_gateway.route.ejection import ALL_ARE_GOOD, Judgement, Suspects, judge
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica
 from millrace_gateway.route.preference import Chooser, describe_candidate
+from millrace_gateway.route.sequence_counts import SequenceCounts
 from millrace_gateway.route.standing import (
     LEAST_SHARE,
     Standing,
@@ -48,7 +48,7 @@ class Balancer:
         self._standings: dict[str, Standing] = {}
         self._busy: dict[str, Standing] = {}
         """Those with requests of this gateway in flight."""
-        self.census = Census()
+        self.sequence_counts = SequenceCounts()
         """Their sequences, by service."""
         self._doubted: dict[str, Standing] = {}
         """Those that have failed, and have begun no good answer since."""
@@ -75,7 +75,7 @@ class Balancer:
         if found and doubted and found.uid not in judgement.avoided:  # this request alone tries it
             doubted.probed_at = now
             if found.uid not in judgement.tolerated:
-                self.census.forget_changes(found.key)
+                self.sequence_counts.forget_changes(found.key)
         return found
 
     def _judge(self, replicas: Sequence[Replica], now: float) -> Judgement:
@@ -162,7 +162,7 @@ class Balancer:
         standing.in_flight += 1
         standing.num_sequences += num_sequences
         standing.reported_load += num_sequences
-        self.census.add(standing.service, uid, num_sequences)
+        self.sequence_counts.add(standing.service, uid, num_sequences)
         self.num_changes += 1
 
     def end(self, replica: Replica, num_sequences: int = 1) -> None:
@@ -170,7 +170,7 @@ class Balancer:
         standing = self._busy[replica.uid]
         standing.in_flight -= 1
         standing.num_sequences -= num_sequences
-        self.census.add(standing.service, replica.uid, -num_sequences)
+        self.sequence_counts.add(standing.service, replica.uid, -num_sequences)
         self.num_changes += 1
         if not standing.in_flight:
             del self._busy[replica.uid]
@@ -179,7 +179,7 @@ class Balancer:
         """Record that the replica refused a request, or broke off."""
         standing = self._doubted[replica.uid] = self._find_standing(replica.uid)
         standing.note_failure(now, self._eject_seconds, is_refusal=is_refusal)
-        self.census.forget_changes(replica.key)
+        self.sequence_counts.forget_changes(replica.key)
 
     def note_nothing(self, replica: Replica) -> None:
         """Record that a request has ended without an answer, for a reason other than the replica."""
@@ -213,10 +213,10 @@ class Balancer:
         )
         if standing.is_doubted:
             self._doubted[uid] = standing
-            self.census.forget_changes(replica.key)
+            self.sequence_counts.forget_changes(replica.key)
         elif uid in self._doubted:
             del self._doubted[uid]
-            self.census.forget_changes(replica.key)
+            self.sequence_counts.forget_changes(replica.key)
 
     def note_whole(self, replica: Replica) -> None:
         """Record that a good answer to a generation has ended as it should."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from millrace_runtime.chat.errors import BadModelTextError, NoTextWorkerError, TextWorkerError
 from millrace_runtime.chat.jobs import FromTextWorker
-from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
+from millrace_runtime.chat.text_limits import TextLimits
+from millrace_runtime.chat.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 _CLOSED = "the text worker was closed"

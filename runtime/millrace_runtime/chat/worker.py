@@ -27,7 +27,7 @@ from millrace_runtime.chat.jobs import (
     TextJob,
     ToTextWorker,
 )
-from millrace_runtime.chat.worker_process import TextLimits
+from millrace_runtime.chat.text_limits import TextLimits
 from millrace_runtime.protocol.encoding import encode_frame, unpack_tokens
 
 logger = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from millrace_runtime.chat.model_files import (
     read_author_defaults,
 )
 from millrace_runtime.chat.parsers.registry import choose_reasoning_format, choose_tool_format
+from millrace_runtime.chat.text_limits import TextLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
-from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.execution.host import count_text_threads
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.processes import Membership, join_replica

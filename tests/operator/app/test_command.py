@@ -13,20 +13,22 @@ def test_every_flag_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "argv",
+    ("argv", "said"),
     [
-        ["--tick-seconds", "0"],
-        ["--tick-seconds", "5.1"],
-        ["--tick-seconds", "nan"],
-        ["--scale-down-window-seconds", "0"],
-        ["--scale-down-window-seconds", "inf"],
-        ["--workers", "0"],
-        ["--writes-per-second", "0"],
+        (["--tick-seconds", "0"], "write --tick-seconds above 0 and up to 5\n"),
+        (["--tick-seconds", "5.1"], "write --tick-seconds above 0 and up to 5\n"),
+        (["--tick-seconds", "nan"], "write --tick-seconds above 0 and up to 5\n"),
+        (["--scale-down-window-seconds", "0"], "write --scale-down-window-seconds above 0\n"),
+        (["--scale-down-window-seconds", "inf"], "write --scale-down-window-seconds above 0\n"),
+        (["--workers", "0"], "write --workers and --writes-per-second of at least 1\n"),
+        (["--writes-per-second", "0"], "write --workers and --writes-per-second of at least 1\n"),
     ],
 )
-def test_values_that_cannot_be_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_cannot_be_are_refused(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(argv) == 64
-    assert "write --tick-seconds above 0" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"millrace operator: {said}"
 
 
 @pytest.mark.parametrize("flag", ["--port", "--gateway-port"])

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.objects import is_news
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.relevant_changes import is_news
 from millrace_operator.controller.relister import relist
 from millrace_operator.controller.watch_recorder import WatchRecorder
 from millrace_operator.kube.errors import TransientError

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millrace_operator.api.conditions import render_time
-from millrace_operator.observed.pod_status import MOST_RESTARTS, find_fetch_time, read_fetch
+from millrace_operator.observed.fetch_run import MOST_RESTARTS, find_fetch_time, read_fetch
 from testing.world import World, ready_status
 from tests.operator.status.test_causes import EXTERNAL, fetching
 

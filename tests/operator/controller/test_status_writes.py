@@ -11,7 +11,8 @@ from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.evidence import gather_evidence
 from millrace_operator.autoscaler.decide.memory import Memory
-from millrace_operator.autoscaler.run.conversion import read_policy, render_advice
+from millrace_operator.autoscaler.run.advice import render_advice
+from millrace_operator.autoscaler.run.service_policy import read_policy
 from millrace_operator.autoscaler.run.settings import ScalingSettings
 from millrace_operator.autoscaler.signals.observation import Fleet, Latency, Signals
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj

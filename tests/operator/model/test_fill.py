@@ -12,8 +12,8 @@ from millrace_operator.kube.errors import RefusedError, TransientError
 from millrace_operator.kube.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Obj
 from millrace_operator.model.claims import BLIND_LOOK_SECONDS, GOOD_LOOK_SECONDS, LOOK_SECONDS
 from millrace_operator.model.found_model import name_folder
+from millrace_operator.observed.fetch_run import MOST_RESTARTS
 from millrace_operator.observed.job_reports import LOST_SECONDS
-from millrace_operator.observed.pod_status import MOST_RESTARTS
 from millrace_operator.observed.snapshot import Fetched
 from millrace_operator.render.child import fill_name
 from millrace_operator.render.settings import RenderSettings

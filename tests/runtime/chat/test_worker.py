@@ -23,8 +23,9 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
 )
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, WorkerReady
+from millrace_runtime.chat.text_limits import TextLimits
 from millrace_runtime.chat.worker import SMALL_BYTES, TextWorker
-from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
+from millrace_runtime.chat.worker_process import WorkerProcess
 from millrace_runtime.protocol.encoding import encode_frame
 from testing.polling import wait_until_async
 from testing.text_model import END_TOKEN, build_byte_level, write_model

@@ -19,9 +19,9 @@ from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.api.workers.grammar_worker import GrammarWorker
+from millrace_runtime.chat.text_limits import TextLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
-from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.replica import http_process
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.http_process import serve

@@ -15,8 +15,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from millrace_fit.kv_cache import SMALL_TEXT_BYTES, plan_large_text, plan_text_memory
 from millrace_runtime.api.settings import TEXT_MODULE
 from millrace_runtime.chat.jobs import EncodeTexts
+from millrace_runtime.chat.text_limits import TextLimits
 from millrace_runtime.chat.worker import SMALL_BYTES, TextWorker
-from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.execution.host import ENV_CPU_LIMIT, count_text_threads
 from testing.text_model import write_model
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp
 
-from millrace_kubernetes.connection import describe_failure
-from millrace_operator.autoscaler.run.settings import Access, AccessError
+from millrace_kubernetes.connection_failures import describe_failure
+from millrace_operator.autoscaler.run.settings import Access, SettingError
 from millrace_operator.autoscaler.signals.answers import (
     PodKey,
     Reading,
@@ -61,7 +61,7 @@ class Prometheus:
             )
             async with asyncio.timeout(self._timeout), request as response:
                 return parse_samples(await self._read(response))
-        except AccessError as error:
+        except SettingError as error:
             raise SignalError(str(error)) from error
         except TimeoutError as error:
             raise SignalError(f"Prometheus did not answer within {self._timeout:g} s") from error

@@ -5,6 +5,7 @@ same name.
 """
 
 import argparse
+import math
 import re
 import ssl
 from base64 import b64encode
@@ -19,11 +20,16 @@ from millrace_operator.autoscaler.decide.policy import Policy
 TENANT_HEADER: Final = "X-Scope-OrgID"
 """The header that names a tenant's series for Mimir, Cortex and Thanos' front ends."""
 
+LONGEST_TICK: Final = 5.0
+"""In seconds. The operator sees by its queries how often replicas are scraped, so slow ones would
+mislead it.
+"""
+
 _MATCHER = r'[A-Za-z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"'
 MATCHERS: Final = re.compile(rf"{_MATCHER}(\s*,\s*{_MATCHER})*")
 
 
-class AccessError(Exception):
+class SettingError(Exception):
     """These settings cannot work; the text says what to set, and contains no secret."""
 
 
@@ -49,7 +55,7 @@ class PrometheusSettings:
 
     def __post_init__(self) -> None:
         for wrong in self._list_wrong():
-            raise AccessError(wrong)
+            raise SettingError(wrong)
 
     @property
     def is_secure(self) -> bool:
@@ -93,7 +99,7 @@ class PrometheusSettings:
 
 
 def read_prometheus(url: str, flags: argparse.Namespace) -> PrometheusSettings:
-    """Return the settings in the flags. Raises AccessError if they contradict each other."""
+    """Return the settings in the flags. Raises SettingError if they contradict each other."""
     return PrometheusSettings(
         url=url,
         matchers=flags.prometheus_matchers,
@@ -119,10 +125,16 @@ class ScalingSettings:
     scale_down_window_seconds: float = Policy.scale_down_window_seconds
     """A scale-down goes only as low as every moment of this time allowed."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.tick_seconds <= LONGEST_TICK:
+            raise SettingError(f"write --tick-seconds above 0 and up to {LONGEST_TICK:g}")
+        if not 0 < self.scale_down_window_seconds < math.inf:
+            raise SettingError("write --scale-down-window-seconds above 0")
+
 
 @dataclass
 class Access:
-    """Reads the settings' files when a query needs them. Raises AccessError if one cannot be read."""
+    """Reads the settings' files when a query needs them. Raises SettingError if one cannot be read."""
 
     settings: PrometheusSettings
     _context: ssl.SSLContext | None = field(default=None, init=False)
@@ -159,7 +171,7 @@ def _make_context(settings: PrometheusSettings) -> ssl.SSLContext:
             context.load_cert_chain(settings.certificate_file, settings.key_file)
     except (ssl.SSLError, OSError) as error:
         named = ", ".join(str(path) for path in (settings.ca_file, settings.certificate_file) if path)
-        raise AccessError(f"no certificates for Prometheus in {named}: {error}; write PEM files") from error
+        raise SettingError(f"no certificates for Prometheus in {named}: {error}; write PEM files") from error
     if settings.is_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -180,14 +192,14 @@ def _read(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise AccessError(f"no credentials for Prometheus in {path}: {why}") from error
+        raise SettingError(f"no credentials for Prometheus in {path}: {why}") from error
 
 
 def _read_line(path: Path) -> str:
     """Return the one line of a file. A header allows printable characters only."""
     line = _read(path).strip()
     if not line or not line.isprintable():
-        raise AccessError(f"no credentials for Prometheus in {path}: write one line of printable characters")
+        raise SettingError(f"no credentials for Prometheus in {path}: write one line of printable characters")
     return line
 
 
@@ -197,7 +209,7 @@ def _read_headers(path: Path) -> dict[str, str]:
         name, colon, value = (part.strip() for part in line.partition(":"))
         is_name = name.replace("-", "").replace("_", "").isalnum() and name.isascii()
         if line.strip() and not (colon and is_name and value.isprintable()):
-            raise AccessError(f"no header for Prometheus in line {number} of {path}: write Name: value")
+            raise SettingError(f"no header for Prometheus in line {number} of {path}: write Name: value")
         if line.strip():
             found[name] = value
     return found

@@ -16,14 +16,10 @@ from millrace_operator.autoscaler.decide.evidence import gather_evidence
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Policy
 from millrace_operator.autoscaler.decide.prior import note_present
-from millrace_operator.autoscaler.run.conversion import (
-    is_at_rest,
-    list_started,
-    read_fleet,
-    read_policy,
-    render_advice,
-)
+from millrace_operator.autoscaler.run.advice import render_advice
+from millrace_operator.autoscaler.run.fleet import is_at_rest, list_started, read_fleet
 from millrace_operator.autoscaler.run.prometheus import Prometheus, fetch_reading
+from millrace_operator.autoscaler.run.service_policy import read_policy
 from millrace_operator.autoscaler.run.settings import Access, ScalingSettings
 from millrace_operator.autoscaler.signals.answers import (
     ARRIVALS,

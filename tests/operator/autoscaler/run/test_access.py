@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.autoscaler.run.settings import Access, AccessError, PrometheusSettings
+from millrace_operator.autoscaler.run.settings import Access, PrometheusSettings, SettingError
 
 URL = "https://thanos.example:9091/prefix"
 
@@ -33,7 +33,7 @@ def test_headers_come_from_a_file_a_line_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["secret", ": secret", "X Y: secret", "X: sec\x01ret"])
 def test_what_is_no_header_is_refused_by_its_line_and_not_shown(tmp_path: Path, line: str) -> None:
     files = write(tmp_path, headers_file=f"X-Fine: 1\n{line}\n")
-    with pytest.raises(AccessError, match=r"line 2 of .*headers_file: write Name: value") as refused:
+    with pytest.raises(SettingError, match=r"line 2 of .*headers_file: write Name: value") as refused:
         Access(PrometheusSettings(URL, **files)).headers()  # type: ignore[arg-type]
     assert "sec" not in str(refused.value).replace(str(tmp_path), "")
 
@@ -58,7 +58,7 @@ def test_what_is_no_header_is_refused_by_its_line_and_not_shown(tmp_path: Path, 
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(AccessError) as refused:
+    with pytest.raises(SettingError) as refused:
         PrometheusSettings(**{"url": URL, **settings})
     assert message in str(refused.value)
     assert "secret" not in str(refused.value)
@@ -73,7 +73,7 @@ def test_matchers_are_those_of_promql(matchers: str) -> None:
 
 def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     files = write(tmp_path, ca_file="no certificate")
-    with pytest.raises(AccessError, match=r"ca_file: .*; write PEM files"):
+    with pytest.raises(SettingError, match=r"ca_file: .*; write PEM files"):
         Access(PrometheusSettings(URL, **files)).trust()  # type: ignore[arg-type]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.autoscaler.run.conversion import read_fleet
+from millrace_operator.autoscaler.run.fleet import read_fleet
 from millrace_operator.autoscaler.signals.observation import Unplaced
 from testing.world import crash_status, make_pod, make_service, ready_status, unschedulable_status
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from millrace_gateway.access.fairness.replica_room import PresentReplica
 from millrace_gateway.access.fairness.window import Present, Window
-from millrace_gateway.front.presence import LOOK_SECONDS, Presence
+from millrace_gateway.front.replica_looks import LOOK_SECONDS, ReplicaLooks
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
@@ -24,7 +24,7 @@ class World:
         self.now = 100.0
         self.catalogue = Catalogue(lambda: self.now)
         self.balancer = Balancer(2.0)
-        self.presence = Presence(self.catalogue, self.balancer, lambda: self.now)
+        self.replica_looks = ReplicaLooks(self.catalogue, self.balancer, lambda: self.now)
         self.counts: Counter[str] = Counter()
         self.window, self.anew = Window(), Window()
         self.num_looks = 0
@@ -32,9 +32,9 @@ class World:
         self.replicas = {one.uid: one for one in self.catalogue.list_replicas(CHAT)}
 
     def look(self) -> None:
-        counts = self.presence.find_counts(CHAT)
+        counts = self.replica_looks.find_counts(CHAT)
         if counts is None or not self.window.note_counts(counts, self.now):
-            self.window.note_replicas(self.presence.look(CHAT), self.now)
+            self.window.note_replicas(self.replica_looks.look(CHAT), self.now)
             self.num_looks += 1
         listed = self.catalogue.list_replicas(CHAT)
         shares = self.balancer.find_shares(listed, self.now)
@@ -94,6 +94,6 @@ def test_requests_alone_need_no_look_at_all_until_some_time_has_passed() -> None
         assert world.num_looks == num_looks
     elsewhere = Replica("x", ServiceKey("team", "other"), "x", "10.0.0.9", is_ready=True)
     world.balancer.note_failure(elsewhere, world.now, is_refusal=True)
-    assert world.presence.find_counts(CHAT) == {}  # another service's failures are nothing to this one
-    world.presence.forget_deleted(ServiceChanges(frozenset({CHAT}), frozenset({CHAT})))
-    assert world.presence.find_counts(CHAT) is None
+    assert world.replica_looks.find_counts(CHAT) == {}  # another service's failures are nothing to this one
+    world.replica_looks.forget_deleted(ServiceChanges(frozenset({CHAT}), frozenset({CHAT})))
+    assert world.replica_looks.find_counts(CHAT) is None

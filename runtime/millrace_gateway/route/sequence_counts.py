@@ -16,7 +16,7 @@ class _Counts:
         """The uids whose counts have changed since the last look; None: unknown."""
 
 
-class Census:
+class SequenceCounts:
     """Owner of the counts. It has one reader: each look begins a new list of changes."""
 
     def __init__(self) -> None:

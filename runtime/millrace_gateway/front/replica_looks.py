@@ -25,7 +25,7 @@ class _Look(NamedTuple):
     """The catalogue's number of changes then."""
 
 
-class Presence:
+class ReplicaLooks:
     """Owner of the times of these looks."""
 
     def __init__(self, catalogue: Catalogue, balancer: Balancer, clock: Callable[[], float]) -> None:
@@ -38,7 +38,7 @@ class Presence:
     def look(self, service: ServiceKey) -> Present:
         """Return how all replicas of a service stand."""
         catalogue, balancer, now = self._catalogue, self._balancer, self._clock()
-        counts, listed = balancer.census.look(service), catalogue.list_replicas(service)
+        counts, listed = balancer.sequence_counts.look(service), catalogue.list_replicas(service)
         shares = balancer.find_shares(listed, now)
         standings = {
             one.uid: PresentReplica(counts.pop(one.uid, 0), one.uid in shares, shares.get(one.uid, 1.0))
@@ -57,7 +57,7 @@ class Presence:
         last = self._looks.get(service)
         if last is None or self._clock() >= last.until or last.num_changes != self._catalogue.num_changes:
             return None
-        return self._balancer.census.look_at_changed(service)
+        return self._balancer.sequence_counts.look_at_changed(service)
 
     def forget_deleted(self, changes: ServiceChanges) -> None:
         """Forget deleted services."""
