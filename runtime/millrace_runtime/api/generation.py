@@ -179,7 +179,7 @@ class Generation:
     def _accept(self, output: SequenceOutput, now: float) -> bytes | None:
         choice = self._choices[output.sequence_id]
         if output.tokens:
-            self._time_tokens(choice, now)
+            self._time_tokens(choice, len(output.tokens), now)
         written = []
         if (delta := choice.read_prompt(output)) is not None:
             written.append(self._write(delta))
@@ -196,9 +196,9 @@ class Generation:
         self._booking.hold_events(len(events))
         return events or None
 
-    def _time_tokens(self, choice: Choice, now: float) -> None:
+    def _time_tokens(self, choice: Choice, num_tokens: int, now: float) -> None:
         if choice.first_token_at is None:
-            choice.first_token_at = now
+            choice.first_token_at, choice.num_first_tokens = now, num_tokens
             self._booking.start_sequence(choice.num_prompt_tokens)
             self._metrics.time_to_first_token.observe(now - self._arrival)
         else:

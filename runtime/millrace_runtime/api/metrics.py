@@ -120,9 +120,12 @@ class ReplicaMetrics(Collector):
         if reason not in ("stop", "length"):
             return
         self._request_seconds.observe(now - arrival)
-        if choice.first_token_at is not None and choice.num_tokens > 1:
+        if (
+            choice.first_token_at is not None
+            and (num_later := choice.num_tokens - choice.num_first_tokens) > 0
+        ):
             seconds = choice.last_token_at - choice.first_token_at
-            self._time_per_output_token.observe(seconds / (choice.num_tokens - 1))
+            self._time_per_output_token.observe(seconds / num_later)
 
     def observe_step(self, timing: StepTiming) -> None:
         """Count one step of the engine."""
@@ -187,9 +190,9 @@ class ReplicaMetrics(Collector):
                 "Tokens of prompts that the prefix cache had.",
                 stats.num_prefix_hits,
             ),
-            (contract.METRIC_DRAFTS, "Drafts that steps verified.", stats.num_drafts),
-            (contract.METRIC_DRAFTED, "Tokens of the drafts that steps verified.", stats.num_drafted),
-            (contract.METRIC_ACCEPTED, "Draft tokens that became text.", stats.num_accepted),
+            (contract.METRIC_DRAFTS, "Drafts that steps verified, and forced runs.", stats.num_drafts),
+            (contract.METRIC_DRAFTED, "Tokens of these drafts and runs.", stats.num_drafted),
+            (contract.METRIC_ACCEPTED, "Those of them that became text.", stats.num_accepted),
         ):
             yield self._counter(name, text, {(): number})
 

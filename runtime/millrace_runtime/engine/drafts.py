@@ -54,9 +54,7 @@ class DraftCounts:
         self.num_accepted += min(num_right, 0 if output is None else len(output.tokens))
 
     def count_forced(self, num_tokens: int) -> None:
-        """Count tokens that a grammar has forced behind the drawn ones, if any."""
-        if num_tokens <= 0:
-            return
-        self.num_drafts += 1
+        """Count forced tokens that a row has brought, if any. Those that end a text are not computed."""
+        self.num_drafts += num_tokens > 0
         self.num_drafted += num_tokens
         self.num_accepted += num_tokens

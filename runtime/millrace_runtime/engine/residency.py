@@ -111,9 +111,10 @@ class Residency:
         return sequence.awaited < most and sequence.keys[sequence.awaited] in self._pending
 
     def can_extend(self, sequences: list[Sequence]) -> bool:
-        """Whether the free blocks suffice for every known token of all these sequences together."""
+        """Whether the free blocks suffice for the next token of all these sequences together."""
         return not sequences or all(
-            sum(group.num_missing(s.tables[number], s.num_known) for s in sequences) <= group.pool.num_free
+            sum(group.num_missing(s.tables[number], s.num_computed + 1) for s in sequences)
+            <= group.pool.num_free
             for number, group in enumerate(self._groups)
         )
 

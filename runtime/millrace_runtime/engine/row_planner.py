@@ -76,23 +76,30 @@ class RowPlanner:
                 self._preempt_cheapest()
 
     def _add_decodes(self, planned: PlannedStep) -> None:
-        """Add a token of each, and then the forced ones that fit, those of the oldest first."""
+        """Add a token of each, and then the forced ones that fit, those of the oldest first.
+
+        Forced tokens get the tokens and blocks that remain, and preempt no sequence.
+        """
         oldest = self.running.oldest
         num_left = planned.num_tokens_left - (oldest is not None and oldest.is_prefilling)
         decodes = self._choose_decodes(num_left)
         num_left -= len(decodes)
         for sequence in decodes:
-            if sequence.num_known > sequence.room:
-                self._residency.extend(sequence, sequence.num_known)
-            num_more = min(sequence.num_uncomputed - 1, num_left)
-            num_left -= num_more
-            planned.add_row(sequence, 1 + num_more)
+            if sequence.num_computed >= sequence.room:
+                self._residency.extend(sequence, sequence.num_computed + 1)
+        for sequence in decodes:
+            num_tokens = 1
+            if num_more := min(sequence.num_uncomputed - 1, num_left):
+                wanted = sequence.num_computed + 1 + num_more
+                num_tokens = self._residency.extend(sequence, wanted) - sequence.num_computed
+                num_left -= num_tokens - 1
+            planned.add_row(sequence, num_tokens)
 
     def _choose_decodes(self, num_rows: int) -> list[Sequence]:
         """Return at most `num_rows` decodes. It preempts sequences until these have their blocks."""
         while True:
             decodes = [sequence for sequence in self.running if sequence.is_decoding][:num_rows]
-            if self._residency.can_extend([s for s in decodes if s.num_known > s.room]):
+            if self._residency.can_extend([s for s in decodes if s.num_computed >= s.room]):
                 return decodes
             self._preempt_cheapest()
 

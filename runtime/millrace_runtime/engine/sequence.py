@@ -239,7 +239,7 @@ class Sequence:
         if row.fault is not None:
             return Appended(row.tokens, FINISH_ERROR)
         self._append_forced()
-        reason = self._find_end() if self.forced else None
+        reason = self._find_end()
         if self.matcher is not None and reason is None:
             self.matcher.prepare()
         self.next_draft = () if self.forced else row.next_draft[: self._most_guesses]

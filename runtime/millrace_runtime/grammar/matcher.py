@@ -1,5 +1,6 @@
 """The tokens that may follow in a text by a grammar, as a mask over a vocabulary."""
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Protocol
@@ -43,6 +44,22 @@ class TokenizerText(Protocol):
         """Return the tokenizer as tokenizer.json has it."""
 
 
+_CHANGES_TEXT = re.compile(r'\{"type":"NFK?[CD]"\}')
+"""Unicode's normal forms, as tokenizer.json has them."""
+_BYTE_LEVEL = '"type":"ByteLevel","add_prefix_space":'
+_KEEPS_TEXT = '{"type":"Sequence","normalizers":[]}'
+
+
+def _keep_texts(tokenizer: str) -> str:
+    """Return a tokenizer.json that changes no text: the tokens of a forced text must have its letters.
+
+    A prompt is normalised before it is tokenised, but a schema's `const` has its own form of a letter. Tokens
+    of another form would not fit the grammar. Nor would those of a text with a blank before it.
+    """
+    text = _CHANGES_TEXT.sub(_KEEPS_TEXT, tokenizer)
+    return text.replace(f"{_BYTE_LEVEL}true", f"{_BYTE_LEVEL}false")
+
+
 class Vocabulary:
     """A tokenizer's tokens as a trie of bytes."""
 
@@ -50,7 +67,7 @@ class Vocabulary:
         """`size` is the number of the model's logits; None: the tokenizer's. Raises GrammarError."""
         ends = [token for token in tokenizer.end_token_ids if size is None or token < size]
         try:
-            self.native = LLTokenizer(tokenizer.to_json(), n_vocab=size, eos_token=ends or None)
+            self.native = LLTokenizer(_keep_texts(tokenizer.to_json()), n_vocab=size, eos_token=ends or None)
         except Exception as error:  # the native library raises several
             raise GrammarError(f"this model's tokenizer can't be used with grammars: {error}") from error
         self.size: int = self.native.vocab_size
@@ -164,11 +181,16 @@ class Matcher:
             self._forced = self._find_forced()
 
     def force(self, most: int) -> list[int]:
-        """Append up to `most` of the tokens that are forced now, and MOST_FORCED at once. Return them."""
+        """Append up to `most` of the tokens that are forced now, and MOST_FORCED at once. Return them.
+
+        A token that the grammar refuses is a fault, as in `consume`. It is not returned, and ends them.
+        """
         most = min(most, MOST_FORCED)
         forced, self._forced = self._forced[:most], self._forced[most:]
-        for token in forced:
-            self._native.consume_token(token)
+        for number, token in enumerate(forced):
+            if not self._native.consume_token(token):
+                self._forced = []
+                return forced[:number]
         return forced
 
     def _find_forced(self) -> list[int]:

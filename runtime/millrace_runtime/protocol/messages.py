@@ -104,7 +104,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     num_prefix_hits: int = 0
     """The tokens among them that the cache had."""
     num_drafts: int = 0
-    """Drafts that steps verified, since the start."""
+    """Drafts that steps verified, and runs of forced tokens, since the start."""
     num_drafted: int = 0
     """Tokens of these drafts."""
     num_accepted: int = 0

@@ -54,7 +54,9 @@ class FakeEngine:
     cached: list[int] = field(default_factory=list)
     """Cached tokens of the prompt, of each sequence that begins next; afterwards 0."""
     burst: int = 1
-    """Tokens of a sequence's later steps, as if a draft had been accepted. The first step has one."""
+    """Tokens of a sequence's later steps, as if a draft had been accepted."""
+    first_burst: int = 1
+    """Of the first step, as if a grammar had forced the others."""
     num_steps: int = 0
     is_loading: bool = False
     """While True it does not say that it is ready."""
@@ -136,7 +138,7 @@ class FakeEngine:
     def say(self, request: Generate, place: int) -> tuple[list[int], str | None]:
         """The tokens of one step, and why the sequence ends with them."""
         tokens: list[int] = []
-        for at in range(place, place + (self.burst if place else 1)):
+        for at in range(place, place + (self.burst if place else self.first_burst)):
             tokens.append(self.reply[at % len(self.reply)])
             if tokens[-1] in request.stop_token_ids:
                 return tokens, "stop"

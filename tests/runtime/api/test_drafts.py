@@ -46,3 +46,15 @@ async def test_latencies_are_those_of_outputs_and_of_tokens(served: Served) -> N
     average = await served.metric("vllm:request_time_per_output_token_seconds_sum")
     assert average == pytest.approx(between / 16)
     assert await served.metric("vllm:generation_tokens_total") == 17
+
+
+@pytest.mark.parametrize(("max_tokens", "num_later"), [(3, 0), (17, 13)])
+async def test_tokens_that_come_with_the_first_one_take_no_time(
+    served: Served, max_tokens: int, num_later: int
+) -> None:
+    served.engine.first_burst = 4
+    await complete(served, 1, max_tokens=max_tokens)
+    between = await served.metric("vllm:inter_token_latency_seconds_sum")
+    assert await served.metric("vllm:request_time_per_output_token_seconds_count") == (num_later > 0)
+    average = await served.metric("vllm:request_time_per_output_token_seconds_sum")
+    assert average * max(num_later, 1) == pytest.approx(between)

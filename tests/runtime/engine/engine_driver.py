@@ -78,16 +78,20 @@ def expected(
     grammar: Grammar | None = None,
     draw: NextToken = next_token,
     *,
-    is_forcing: bool = False,
+    most_forced: int = 0,
 ) -> tuple[list[int], str]:
-    """What a sequence alone on an endless device would say. A token that is forced needs no draw."""
-    tokens, outputs = list(unpack_tokens(generate.prompt)), []
+    """What a sequence alone on an endless device would say.
+
+    Forced tokens need no draw: so many behind each drawn one.
+    """
+    tokens, outputs, num_forced = list(unpack_tokens(generate.prompt)), [], most_forced
     if not generate.max_tokens:
         return [], "length"
     while True:
         forced = None
-        if is_forcing and grammar is not None and outputs:
+        if num_forced < most_forced and grammar is not None:
             forced = find_forced(grammar, tokens, generate.stop_token_ids)
+        num_forced = 0 if forced is None else num_forced + 1
         token = draw([tokens[-(group.window or len(tokens)) :] for group in groups])
         if token is None and forced is None:
             return outputs, "error"
@@ -159,6 +163,8 @@ class SetMatcher:
     is_busy: bool = False
     is_optimistic: bool = False
     is_forcing: bool = False
+    most_forced: int = 10**9
+    """At once. Behind these the next one is drawn."""
     stops: Sequence[int] = ()
 
     @property
@@ -173,6 +179,7 @@ class SetMatcher:
 
     def force(self, most: int) -> list[int]:
         forced: list[int] = []
+        most = min(most, self.most_forced)
         while self.is_forcing and len(forced) < most and not self.is_stopped:
             token = find_forced(self.grammar, self.tokens, self.stops)
             if token is None:
@@ -238,6 +245,7 @@ class Driver:
     has_late_masks: bool = False
     """Masks come when their step is to be collected, not when it was submitted."""
     most_ahead: int = 10**9
+    most_forced: int = 10**9
 
     def add(self, generate: Generate, matchers: list[Matcher] | None = None) -> None:
         if matchers is None and generate.grammar is not None:
@@ -249,6 +257,7 @@ class Driver:
                     most_ahead=self.most_ahead,
                     is_optimistic=generate.grammar.is_optimistic,
                     is_forcing=may_force(generate, new.sampling),
+                    most_forced=self.most_forced,
                     stops=generate.stop_token_ids,
                 )
                 for new in generate.sequences

@@ -58,6 +58,7 @@ class Load:
     """A draw fails where what it sees sums to this, modulo 97."""
     has_late_masks: bool
     most_ahead: int
+    most_forced: int
     target_seconds: float | None
 
     def next_token(self, seen: list[list[int]]) -> int | None:
@@ -84,13 +85,15 @@ class Load:
         return {token for token in range(VOCABULARY) if (token + tokens[-1] + len(tokens)) % 3}
 
     def expected(self, generate: Generate, max_length: int) -> tuple[list[int], str]:
-        is_forcing = (
-            self.bounds.depth == 1
-            and generate.grammar is not None
-            and may_force(generate, generate.sequences[0].sampling)
+        may = generate.grammar is not None and may_force(generate, generate.sequences[0].sampling)
+        return expected(
+            generate,
+            max_length,
+            self.bounds.groups,
+            self.grammar,
+            self.next_token,
+            most_forced=self.most_forced if may and self.bounds.depth == 1 else 0,
         )
-        groups = self.bounds.groups
-        return expected(generate, max_length, groups, self.grammar, self.next_token, is_forcing=is_forcing)
 
     def expected_ranks(self, generate: Generate) -> list[int]:
         return expected_ranks(generate, self.bounds.groups, self.next_token)
@@ -99,7 +102,7 @@ class Load:
         executor = SimulatedExecutor(self.bounds, self.next_token, self.propose)
         scheduler = Scheduler(self.bounds, self.target_seconds)
         driver = Driver(scheduler, executor, grammar=self.grammar, has_late_masks=self.has_late_masks)
-        driver.most_ahead = self.most_ahead
+        driver.most_ahead, driver.most_forced = self.most_ahead, self.most_forced
         driver.seconds = lambda work: 0.01 + 0.001 * (work.num_decoded + work.num_chunked)
         return driver
 
@@ -164,6 +167,7 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
         draw(st.integers(0, 200)),  # above 96: never
         draw(st.booleans()),
         draw(st.integers(0, 4)),
+        draw(st.integers(1, 9)),
         draw(st.sampled_from([None, 1e-3, 0.02])),
     )
 

@@ -221,6 +221,16 @@ def test_forced_tokens_come_with_the_next_row_and_count_as_drafts(
     ]
 
 
+def test_forced_tokens_wait_for_blocks_that_a_window_frees() -> None:
+    bounds = Limits((KvGroup(6, window=6),), 1, 4, 1, 40, VOCABULARY, 16)
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token))
+    engine.grammar = lambda tokens: {7} if len(tokens) % 11 else set(range(VOCABULARY))
+    engine.add(request(1, [1, 2], max_tokens=30, grammar="a"))
+    engine.run()
+    assert engine.finished == {1: "length"}
+    assert engine.scheduler.stats().num_preemptions == 0
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_an_optimistic_grammar_has_masks_behind_a_draw_that_does_not_fit(depth: int) -> None:
     engine = driver(limits(depth=depth, num_blocks=40))

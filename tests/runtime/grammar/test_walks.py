@@ -2,14 +2,16 @@
 
 import json
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_runtime.grammar.grammar import write_grammar
-from millrace_runtime.grammar.matcher import MOST_FORCED, Matcher
+from millrace_runtime.grammar.matcher import MOST_FORCED, Matcher, Vocabulary
 from millrace_runtime.grammar.source import GrammarKind
 from tests.runtime.grammar.fitting import load_tokenizer, load_vocabulary
 from tests.runtime.grammar.validity import fits
@@ -137,3 +139,49 @@ def test_a_name_is_forced_behind_its_quote_and_a_stop_token_is_drawn() -> None:
         assert matcher.force(MAX_TOKENS) == forced[:MOST_FORCED]
         assert matcher.force(MAX_TOKENS) == forced[MOST_FORCED:]
         assert matcher.force(MAX_TOKENS) == []
+
+
+@dataclass
+class Normalising:
+    """The shipped tokenizer with a normaliser of its own. One prepends a blank to each text."""
+
+    normalizer: dict[str, Any]
+    end_token_ids: tuple[int, ...] = load_tokenizer().end_token_ids
+
+    def to_json(self) -> str:
+        known = json.loads(load_tokenizer().to_json()) | {"normalizer": self.normalizer}
+        known["pre_tokenizer"] = {
+            "type": "ByteLevel",
+            "add_prefix_space": True,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
+        return json.dumps(known, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize("value", ["k\u2126", "cafe\u0301", "\ufb01n \u212b", "ä"])
+def test_a_forced_text_is_no_other_form_of_its_letters(form: str, value: str) -> None:
+    vocabulary = Vocabulary(Normalising({"type": "Sequence", "normalizers": [{"type": form}]}), 4096)
+    source = json.dumps({"enum": [f"a{value}", f"b{value}"]}, ensure_ascii=False)
+    matcher = Matcher.build(vocabulary, write_grammar(GrammarKind.SCHEMA, source)).fork([], is_forcing=True)
+    text = '"b'
+    for token in vocabulary.tokenize(text):
+        matcher.consume(token)
+    while forced := matcher.force(MAX_TOKENS):
+        text += vocabulary.native.decode_bytes(forced).decode()
+    assert matcher.fault is None
+    assert json.dumps(f"b{value}", ensure_ascii=False).startswith(text)
+    assert len(text) > 2
+
+
+def test_a_forced_token_that_does_not_fit_ends_the_forced_ones() -> None:
+    """A text with a special token's name is tokenised as that token, which no text has."""
+    root = Matcher.build(load_vocabulary(), write_grammar(GrammarKind.REGEX, "[ab]xx"))
+    matcher = root.fork([], is_forcing=True)
+    [a, q, x] = (load_vocabulary().tokenize(letter)[-1] for letter in "aqx")
+    matcher.consume(a)
+    matcher._forced = [x, q, x]
+    assert matcher.force(MAX_TOKENS) == [x]
+    assert matcher.fault is not None
+    assert matcher.force(MAX_TOKENS) == []

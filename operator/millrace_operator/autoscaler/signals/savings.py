@@ -81,7 +81,8 @@ class Drafts:
     """What replicas guessed in a mean step, and what came true. Without speculation both are zero.
 
     The engine drafts less as a step has more sequences. So a larger batch than the seen one counts with as
-    many guesses a step, and not with as many a sequence.
+    many guesses a step, and not with as many a sequence. Tokens that a grammar forces count as guesses too.
+    They grow with the sequences, so of them a larger batch has more than is planned with.
     """
 
     sequences: float = 1.0

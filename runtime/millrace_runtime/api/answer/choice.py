@@ -73,6 +73,8 @@ class Choice:
         """Generated tokens, with the stop token at the end."""
         self.finish_reason: str | None = None
         self.first_token_at: float | None = None
+        self.num_first_tokens = 0
+        """Tokens that came with the first one, and that one: forced tokens take no time."""
         self.last_token_at = 0.0
         shown = {**markers, **stops.marks} if hides_special else tokenizer.special_texts
         self._detokenizer = tokenizer.open_detokenizer(prompt[-_CONTEXT_TOKENS:], shown)

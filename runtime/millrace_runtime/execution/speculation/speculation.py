@@ -74,8 +74,9 @@ class Speculation:
     def offer(self, result: StepResult) -> StepResult:
         """Return the oldest plan's result, with the guesses for each sequence's next row."""
         plan = self._in_flight.popleft()
-        if plan.rows and not result.num_compiled and all(row.num_tokens == 1 for row in plan.rows):
-            num_tokens = sum([1 + len(row.draft) for row in plan.rows])
+        is_decode = all(row.num_tokens <= 1 + len(row.forced) for row in plan.rows)
+        if plan.rows and not result.num_compiled and is_decode:
+            num_tokens = sum([row.num_tokens + len(row.draft) for row in plan.rows])
             self._cost.observe(num_tokens, result.seconds)
         asked = self._note(plan.rows, result.rows)
         if not asked:

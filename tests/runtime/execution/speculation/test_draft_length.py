@@ -13,6 +13,9 @@ from millrace_runtime.execution.speculation.draft_length import (
     TokenCost,
     choose_length,
 )
+from millrace_runtime.execution.speculation.proposer import PromptLookup
+from millrace_runtime.execution.speculation.speculation import History, Speculation, _Guessed
+from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, StepPlan, StepResult
 
 
 @pytest.mark.parametrize(
@@ -132,3 +135,22 @@ def test_slow_first_steps_say_nothing_of_a_tokens_cost() -> None:
         tokens = 1 + number % 5
         cost.observe(tokens, 0.01 * (0.7 + 0.3 * tokens))
     assert cost.relative == pytest.approx(0.3, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_learned"),
+    [
+        ([Row(0, 1, True), Row(1, 4, True, forced=(7, 7, 7))], True),
+        ([Row(0, 1, True), Row(1, 4, True)], False),
+    ],
+)
+def test_steps_with_forced_tokens_teach_a_tokens_cost(rows: list[Row], *, is_learned: bool) -> None:
+    speculation = Speculation(Limits((KvGroup(64),), 4, 4, 1, 100, 50, 16, 4, 8), PromptLookup())
+    speculation._cost._num_slow = 0
+    for slot in range(2):
+        speculation._slots[slot] = _Guessed(0, History(b""))
+    for number in range(60):
+        speculation.follow(StepPlan(number, [], [], [], rows))
+        results = [RowResult(row.slot, 1, [5], 9) for row in rows]
+        speculation.offer(StepResult(number, results, 0.5))
+    assert (speculation._cost.relative != FIRST_COST) == is_learned
