@@ -89,6 +89,7 @@ class Replica:
             num_prompt_tokens=PROMPT_TOKENS,
             num_cached_tokens=0,
             num_tokens=GENERATION_TOKENS,
+            num_first_tokens=1,
             first_token_at=0.0,
             last_token_at=TOKEN_SECONDS * (GENERATION_TOKENS - 1),
         )
