@@ -54,7 +54,7 @@ class DraftCounts:
         self.num_accepted += min(num_right, 0 if output is None else len(output.tokens))
 
     def count_forced(self, num_tokens: int) -> None:
-        """Count forced tokens that a row has brought, if any. Those that end a text are not computed."""
-        self.num_drafts += num_tokens > 0
+        """Count forced tokens that a row has brought. Those that end a text are not computed."""
+        self.num_drafts += 1
         self.num_drafted += num_tokens
         self.num_accepted += num_tokens

@@ -64,7 +64,9 @@ class PlannedStep:
         if is_masked:
             self.masked.append((len(self.rows), sequence.tenancy, sequence))
             self.awaits_masks = True
-        forced, sequence.forced = sequence.forced, ()
+        forced = sequence.forced
+        if forced:
+            sequence.forced = ()
         self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, is_masked=is_masked, forced=forced))
 
     def _count_read(self, num_computed: int, num_tokens: int) -> int:

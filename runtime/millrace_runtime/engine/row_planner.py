@@ -85,21 +85,21 @@ class RowPlanner:
         decodes = self._choose_decodes(num_left)
         num_left -= len(decodes)
         for sequence in decodes:
-            if sequence.num_computed >= sequence.room:
-                self._residency.extend(sequence, sequence.num_computed + 1)
-        for sequence in decodes:
             num_tokens = 1
-            if num_more := min(sequence.num_uncomputed - 1, num_left):
+            if sequence.num_forced and (num_more := min(sequence.num_uncomputed - 1, num_left)):
                 wanted = sequence.num_computed + 1 + num_more
                 num_tokens = self._residency.extend(sequence, wanted) - sequence.num_computed
                 num_left -= num_tokens - 1
             planned.add_row(sequence, num_tokens)
 
     def _choose_decodes(self, num_rows: int) -> list[Sequence]:
-        """Return at most `num_rows` decodes. It preempts sequences until these have their blocks."""
+        """Return at most `num_rows` decodes, with blocks for their next tokens. It may preempt others."""
         while True:
             decodes = [sequence for sequence in self.running if sequence.is_decoding][:num_rows]
-            if self._residency.can_extend([s for s in decodes if s.num_computed >= s.room]):
+            needy = [sequence for sequence in decodes if sequence.num_computed >= sequence.room]
+            if self._residency.can_extend(needy):
+                for sequence in needy:
+                    self._residency.extend(sequence, sequence.num_computed + 1)
                 return decodes
             self._preempt_cheapest()
 

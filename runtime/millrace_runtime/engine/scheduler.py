@@ -169,7 +169,8 @@ class Scheduler:
                 output = self._commit_row(sequence, row)
                 if asked.draft:
                     self._drafts.count(asked, row, output)
-                self._drafts.count_forced(len(asked.forced))
+                if asked.forced:
+                    self._drafts.count_forced(len(asked.forced))
                 if output is not None:
                     outputs.append(output)
         return Committed(outputs, planned.timing(result.seconds), planned.work)

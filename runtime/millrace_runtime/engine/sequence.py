@@ -162,7 +162,7 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether its next row computes the last drawn token."""
-        return 0 < self.num_uncomputed <= 1 + self.num_forced and self.wants_row
+        return 0 < self.num_known - self.num_computed <= 1 + self.num_forced and self.wants_row
 
     @property
     def is_prefilling(self) -> bool:
@@ -172,7 +172,7 @@ class Sequence:
     @property
     def has_chunks(self) -> bool:
         """Whether tokens before the last drawn one are not computed, such as those of a prompt."""
-        return self.num_uncomputed > 1 + self.num_forced
+        return self.num_known - self.num_computed > 1 + self.num_forced
 
     @property
     def fault(self) -> str | None:
@@ -230,40 +230,41 @@ class Sequence:
                 self.masked_until = len(self.outputs) + MASKED_DRAWS
                 return Appended(row.tokens[: number - 1], None, is_refused=True)
             self.outputs.append(token)
-            if token in self.request.stop_token_ids:
-                return Appended(row.tokens[:number], FINISH_STOP)
-            if self.matcher is not None:
+            reason = FINISH_STOP if token in self.request.stop_token_ids else None
+            if reason is None and self.matcher is not None:
                 self.matcher.consume(token)
-            if (reason := self._find_end()) is not None:
+                reason = self._find_grammars_end()
+            if reason is None and self.num_prompt + len(self.outputs) >= self.max_length:
+                reason = FINISH_LENGTH
+            if reason is not None:
                 return Appended(row.tokens[:number], reason)
-        if row.fault is not None:
-            return Appended(row.tokens, FINISH_ERROR)
-        self._append_forced()
-        reason = self._find_end()
-        if self.matcher is not None and reason is None:
-            self.matcher.prepare()
+        if self.matcher is not None and row.fault is None:
+            return self._follow_grammar(self.matcher, row)
+        self.next_draft = row.next_draft
+        return Appended(row.tokens, None if row.fault is None else FINISH_ERROR)
+
+    def _follow_grammar(self, matcher: Matcher, row: RowResult) -> "Appended":
+        """Append the tokens that the grammar forces behind a row's tokens, and begin with the next mask."""
+        reason = None
+        if self.takes_forced:
+            self.forced = tuple(matcher.force(self.max_length - self.num_known))
+            self.num_forced = len(self.forced)
+            self.num_known += self.num_forced
+            self.outputs += self.forced
+            is_full = self.num_known >= self.max_length
+            reason = self._find_grammars_end() or (FINISH_LENGTH if is_full else None)
+        if reason is None:
+            matcher.prepare()
         self.next_draft = () if self.forced else row.next_draft[: self._most_guesses]
         return Appended([*row.tokens, *self.forced], reason)
 
-    def _find_end(self) -> str | None:
-        """Return why the text ends with its last token; None: it goes on.
-
-        An optional grammar that has failed binds it no longer.
-        """
-        if self.matcher is not None and self.matcher.fault is not None and self._has_optional_grammar:
+    def _find_grammars_end(self) -> str | None:
+        """Return why the grammar ends the text, if it does. A failed optional one binds no more."""
+        if self.fault is not None and self._has_optional_grammar:
             self.matcher = None
-        if self.matcher is not None and self.matcher.is_stopped:
-            return FINISH_STOP if self.matcher.fault is None else FINISH_ERROR
-        return FINISH_LENGTH if self.num_prompt + len(self.outputs) >= self.max_length else None
-
-    def _append_forced(self) -> None:
-        """Append the tokens that the grammar forces behind the drawn ones."""
-        self.forced = ()
-        if self.takes_forced and self.matcher is not None:
-            self.forced = tuple(self.matcher.force(self.max_length - self.num_known))
-            self.outputs += self.forced
-            self.num_known += len(self.forced)
-        self.num_forced = len(self.forced)
+        if self.matcher is None or not self.matcher.is_stopped:
+            return None
+        return FINISH_STOP if self.matcher.fault is None else FINISH_ERROR
 
     @property
     def _most_guesses(self) -> int | None:
