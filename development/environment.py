@@ -30,7 +30,7 @@ ENTRY_MODULES = (
     "millrace_operator.app.application",
     "millrace_operator.app.command",
     "millrace_runtime.api.workers.grammar_process",
-    "millrace_runtime.api.workers.body_process",
+    "millrace_runtime.api.workers.text_process",
     "millrace_runtime.execution.build",
     "millrace_runtime.replica.engine_process",
     "millrace_runtime.replica.http_process",

@@ -31,7 +31,7 @@ REPLICA = (
 """What `python -m` runs, but for the text worker's process: that limits its memory."""
 TEXT = (
     "millrace_runtime.api.workers.grammar_process",
-    "millrace_runtime.api.workers.body_process",
+    "millrace_runtime.api.workers.text_process",
     "millrace_runtime.chat.text_process",
 )
 SCRIPT = "millrace"

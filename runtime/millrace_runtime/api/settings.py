@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the supervisor loads the standard library only, and its flags need this module
     from millrace_runtime.chat.model_files import AuthorDefaults
 
-TEXT_MODULE = "millrace_runtime.api.workers.body_process"
+TEXT_MODULE = "millrace_runtime.api.workers.text_process"
 """The module that the text worker runs. Nothing imports it here: loading templates takes 0.06 s a start."""
 GRAMMAR_MODULE = "millrace_runtime.api.workers.grammar_process"
 """The module that the grammar worker runs."""

@@ -199,7 +199,7 @@ def split_address(replica: "Replica") -> tuple[str, int]:  # noqa: F821  conftes
 def rendering_for_ever(replica: "Replica") -> Iterator[int]:  # noqa: F821  conftest's
     """A chat whose template does not end, and the text worker that renders it."""
     with socket.create_connection(split_address(replica)) as client:
-        text = children_of(replica.children()["http_process"])["body_process"]
+        text = children_of(replica.children()["http_process"])["text_process"]
         before = cpu_ticks(text)
         body = json.dumps({"messages": [{"role": "user", "content": "loop"}]}).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)

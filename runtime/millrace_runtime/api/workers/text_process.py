@@ -1,6 +1,6 @@
 """The text worker's process with the readers of bodies: it parses the large ones beside the event loop.
 
-python -m millrace_runtime.api.workers.body_process, with the arguments of chat/text_process.py
+python -m millrace_runtime.api.workers.text_process, with the arguments of chat/text_process.py
 """
 
 import os
