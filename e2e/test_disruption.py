@@ -14,6 +14,7 @@ from e2e.load import NUM_AT_TWO, assert_unharmed, load_beside, long_streams_besi
 from e2e.replica_metrics import read_running
 from e2e.service import Service, is_absent, service_in
 from testing.polling import wait_until
+from testing.traffic import Load
 
 RATE = 2.0
 """Requests a second while the API server is gone."""
@@ -29,6 +30,11 @@ def find_busiest(service: Service) -> dict[str, Any]:
 
     service.wait_for("streams under way", find, 60)
     return found[0]
+
+
+def count_under_way(load: Load) -> int:
+    """Return how many streams have their first token and no end."""
+    return sum(stream.first_token is not None and stream.ended is None for stream in load.streams)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +71,11 @@ def test_an_upgrade_of_the_release_and_the_way_back_cut_no_stream(pair: Service)
 def test_a_killed_replicas_streams_say_so_and_all_others_go_on(pair: Service) -> None:
     pair.wait_ready()
     with long_streams_beside(pair, NUM_AT_TWO) as load:
-        assert kill_pod_processes(find_busiest(pair)) > 0
+        busiest = find_busiest(pair)
+        # The gateway asks another replica for a stream that has no token yet. All of them begin and end at
+        # nearly the same time, so without this wait there may be none to cut.
+        wait_until("a token at each client", lambda: count_under_way(load) == NUM_AT_TWO)
+        assert kill_pod_processes(busiest) > 0
         killed_at = time.monotonic() - load.began
         pair.wait_for("down to one", lambda: pair.status().get("readyReplicas") == 1, 20)
         pair.wait_for("two again", lambda: pair.status().get("readyReplicas") == 2)
