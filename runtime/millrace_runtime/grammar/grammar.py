@@ -19,10 +19,11 @@ from millrace_runtime.grammar.json_schema.keywords import OPTIONS, rewrite_schem
 from millrace_runtime.grammar.json_schema.places import ROOT, quote_path
 from millrace_runtime.grammar.json_schema.refused_keyword import find_fault
 from millrace_runtime.grammar.lark import SPACE, write_text
-from millrace_runtime.grammar.reasoning import ANSWER
+from millrace_runtime.grammar.reasoning import ANSWER, BOUND
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 
 _LARK = "lark_grammar"
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
 _BLANK_LINES = re.compile(r"\n{3,}")
 """The converter's time grows with their square."""
 _MAX_WHY = 400
@@ -54,15 +55,26 @@ class Trial(NamedTuple):
     limit. Not all need to fit."""
 
 
-def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
-    """Return the grammar's text for llguidance. `before` is as GrammarSource has it. Raises GrammarError."""
+def write_grammar(kind: GrammarKind, source: str, before: str = "", *, is_forcing: bool = True) -> str:
+    """Return the grammar's text for llguidance. `before` is as GrammarSource has it. Raises GrammarError.
+
+    `is_forcing`: where one text alone may follow, only the tokens that the tokenizer makes of it are allowed.
+    Otherwise these are any tokens with that text.
+    """
     answer = _write_answer(kind, source)
-    if not before:
-        return answer
     is_lark = kind not in {GrammarKind.SCHEMA, GrammarKind.REGEX}
-    known = {_LARK: answer} if is_lark else json.loads(answer)["grammars"][0]
-    ahead = change_documents(before, _rewrite_document)
-    return json.dumps({"grammars": [{_LARK: ahead}, {**known, "name": ANSWER}]})
+    parts = [{_LARK: answer}] if is_lark else json.loads(answer)["grammars"]
+    if before or not is_forcing:
+        head = "" if is_forcing else _NO_FORCING
+        ahead = change_documents(before or f"start: {BOUND}", _rewrite_document)
+        parts = [{_LARK: head + ahead}, {**parts[0], "name": ANSWER}]
+    return json.dumps({"grammars": parts})
+
+
+def unescape(grammar: str) -> str:
+    """Return a text of `write_grammar` without the escapes of JSON and of regular expressions."""
+    text = json.dumps(json.loads(grammar), ensure_ascii=False).replace("\\", "")
+    return text.encode(errors="replace").decode()
 
 
 def widen_refused(source: str) -> str:
@@ -88,8 +100,7 @@ def widen_one(source: str, number: int) -> str:
 
 def list_written(kind: GrammarKind, source: str, before: str, text: str) -> Iterator[Document]:
     """Yield the schemas of a grammar that is written, those of the source first."""
-    grammars = json.loads(text)["grammars"] if before or kind == GrammarKind.SCHEMA else [{_LARK: text}]
-    *ahead, answer = grammars
+    *ahead, answer = json.loads(text)["grammars"]
     ours = [answer, *ahead] if kind in {GrammarKind.SCHEMA, GrammarKind.LARK} else ahead
     schemas = itertools.chain.from_iterable(map(_list_in, ours))
     return map(Document, map(take_origin, _list_schemas(kind, source, before)), schemas)

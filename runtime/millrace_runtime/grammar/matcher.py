@@ -72,10 +72,17 @@ class Vocabulary:
             raise GrammarError(f"this model's tokenizer can't be used with grammars: {error}") from error
         self.size: int = self.native.vocab_size
         self.end_bits = self.pack_bits(self.native.eos_tokens)
+        special = filter(self.native.is_special_token, range(self.size))
+        self._special_openings = {self.native.decode_str([token])[:2] for token in special} - {""}
 
     def tokenize(self, text: str) -> list[int]:
         """Return tokens of a text."""
         return list(self.native.tokenize_str(text))
+
+    def has_special(self, text: str) -> bool:
+        """Whether one of the tokens of a text is a special token, which no text of a grammar has."""
+        may_be = any(map(text.__contains__, self._special_openings))  # to tokenise 1,400 letters takes 0.5 ms
+        return may_be and any(map(self.native.is_special_token, self.tokenize(text)))
 
     def pack_bits(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
         """Return a mask of these tokens. It skips those outside the vocabulary."""

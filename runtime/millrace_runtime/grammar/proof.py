@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.grammar import (
     explain_fault,
     list_trials,
     list_written,
+    unescape,
     widen_all,
     widen_one,
     widen_refused,
     write_grammar,
 )
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
-from millrace_runtime.grammar.messages import PROOF_STACK_BYTES
+from millrace_runtime.grammar.messages import PROOF_STACK_BYTES, TOO_LONG
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.grammar.trial import try_beginnings
 from millrace_runtime.protocol.messages import Grammar
@@ -54,9 +57,11 @@ def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar
     refusal = GrammarError()
     for wide in _list_wider(kind, source):
         try:
-            return _prove(vocabulary, kind, wide, ahead)
+            grammar = _prove(vocabulary, kind, wide, ahead)
         except GrammarError as error:
             refusal = error
+        else:
+            return _mark_provisional(grammar) if TOO_LONG in str(refusal) else grammar
     raise refusal
 
 
@@ -70,22 +75,28 @@ def _list_wider(kind: str, source: str) -> Iterator[str]:
 
 def _prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
     grammar = _compile(vocabulary, kind, source, ahead)
-    wide = source
+    wide, is_provisional = source, False
     for number, document in enumerate(list_written(GrammarKind(kind), source, ahead, grammar.text)):
         try:
             for part, trials in list_trials(document):
                 try_beginnings(vocabulary, part, trials)
-        except GrammarError:
+        except GrammarError as error:
             wider = widen_one(wide, number) if kind == GrammarKind.LARK else wide
             if wider == wide:
                 raise
-            wide = wider
-    return grammar if wide == source else _compile(vocabulary, kind, wide, ahead)
+            wide, is_provisional = wider, is_provisional or TOO_LONG in str(error)
+    if wide != source:
+        grammar = _compile(vocabulary, kind, wide, ahead)
+    return _mark_provisional(grammar) if is_provisional else grammar
+
+
+def _mark_provisional(grammar: Grammar) -> Grammar:
+    return msgspec.structs.replace(grammar, is_provisional=True)
 
 
 def _compile(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
     began = time.thread_time()
-    text = write_grammar(GrammarKind(kind), source, ahead)
+    text = _write(vocabulary, kind, source, ahead)
     is_of_client = kind == GrammarKind.GRAMMAR
     before = _count_allocated()
     try:
@@ -97,6 +108,17 @@ def _compile(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Gram
     if num_bytes > MAX_BYTES:
         raise GrammarError(f"it takes {num_bytes} bytes of memory, more than {MAX_BYTES}: make it smaller")
     return Grammar(text, num_bytes, time.thread_time() - began, is_of_client=is_of_client)
+
+
+def _write(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> str:
+    """Return the grammar's text. It forces no tokens if its letters have a special token in them.
+
+    The tokenizer makes that token of these letters, and no text of a grammar has it: each answer would fail.
+    """
+    text = write_grammar(GrammarKind(kind), source, ahead)
+    if not vocabulary.has_special(unescape(text)):
+        return text
+    return write_grammar(GrammarKind(kind), source, ahead, is_forcing=False)
 
 
 def limit_process(seconds: float, level: int) -> None:

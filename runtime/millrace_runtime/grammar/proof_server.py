@@ -80,7 +80,7 @@ class KeptOutcomes:
 
     def put(self, source: Source, outcome: Outcome) -> None:
         """Keep an outcome, unless it depends on a measured time."""
-        if isinstance(outcome, str) and TOO_LONG in outcome:
+        if TOO_LONG in outcome if isinstance(outcome, str) else outcome.is_provisional:
             return
         self._outcomes[source] = outcome
         self._num_bytes += _count_bytes(source, outcome)

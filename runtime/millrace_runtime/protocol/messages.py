@@ -35,6 +35,8 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """Whether the engine goes on without the grammar if it fails."""
     is_of_client: bool = False
     """Whether a client wrote its rules, which may be ambiguous."""
+    is_provisional: bool = False
+    """Whether a tool lost its schema because a mask took too long: another proof may keep it."""
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):

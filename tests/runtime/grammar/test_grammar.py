@@ -7,7 +7,8 @@ import pytest
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.grammar import write_grammar
-from millrace_runtime.grammar.matcher import Matcher, Vocabulary
+from millrace_runtime.grammar.matcher import MOST_FORCED, Matcher, Vocabulary
+from millrace_runtime.grammar.proof import prove
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 from millrace_runtime.replica.settings import DEMO_PATH
 from tests.runtime.grammar.fitting import Fitting, open_schema
@@ -91,6 +92,38 @@ def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
         Matcher.build(vocabulary, write_grammar(GrammarKind(kind), source))
     assert message in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+SPECIAL = "<|end|>"
+TEXTS_OF_SPECIAL_TOKENS = [
+    (GrammarKind.SCHEMA, json.dumps({"const": SPECIAL}), f'"{SPECIAL}"'),
+    (
+        GrammarKind.SCHEMA,
+        json.dumps({"properties": {SPECIAL: {}}, "required": [SPECIAL]}),
+        f'{{"{SPECIAL}": 1}}',
+    ),
+    (GrammarKind.SCHEMA, '{"enum": ["\\u003c|end|>ü", 1]}', f'"{SPECIAL}ü"'),
+    (GrammarKind.REGEX, r"a<\|end\|>", f"a{SPECIAL}"),
+    (GrammarKind.CHOICE, json.dumps([f"a{SPECIAL}", "b"]), f"a{SPECIAL}"),
+    (GrammarKind.GRAMMAR, f'start: "a" "{SPECIAL}"', f"a{SPECIAL}"),
+]
+
+
+@pytest.mark.parametrize("before", ["", 'start: "{" @answer'])
+@pytest.mark.parametrize(("kind", "source", "text"), TEXTS_OF_SPECIAL_TOKENS)
+def test_a_special_tokens_letters_are_written_with_other_tokens(
+    vocabulary: Vocabulary, kind: GrammarKind, source: str, text: str, before: str
+) -> None:
+    """The library makes forced tokens of a forced text as the tokenizer does, which makes the special one."""
+    proven = prove(vocabulary, kind, source, before)
+    matcher = Matcher.compile(vocabulary, proven).fork([], is_forcing=True)
+    for letter in "{" * bool(before) + text:
+        matcher.fill(bytearray(vocabulary.end_bits.nbytes))
+        for token in vocabulary.tokenize(letter):
+            assert matcher.accepts(token), matcher.fault
+            matcher.consume(token)
+        assert matcher.force(MOST_FORCED) == []
+    assert matcher.is_stopped or matcher.copy().accepts(vocabulary.native.eos_token)
 
 
 def test_an_object_may_leave_out_many_properties(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:

@@ -229,6 +229,30 @@ def test_one_slow_measurement_is_not_kept() -> None:
     assert kept.get(source) is not None
 
 
+@pytest.mark.parametrize("fails", ["mask", "compile"])
+def test_a_tool_without_its_schema_by_one_slow_measurement_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A noisy neighbour would leave an agent's calls unbound until the replica restarts."""
+    slow = [f"a mask {TOO_LONG}"]
+
+    def fail_once(*_: object) -> None:
+        if slow:
+            raise GrammarError(slow.pop())
+
+    tool = open_tool("f", open_object(60))._replace(is_strict=False)
+    if fails == "mask":
+        monkeypatch.setattr(proof, "try_beginnings", fail_once)
+    else:
+        monkeypatch.setattr(proof, "list_written", lambda *_: fail_once() or iter(()))
+    kept, source = KeptOutcomes(), Source("lark", "", "")
+    kept.put(source, first := prove_calls([tool]))
+    assert kept.get(source) is None
+    kept.put(source, second := prove_calls([tool]))
+    assert kept.get(source) == second
+    assert ("p_59" in first.text, "p_59" in second.text) == (False, True)
+
+
 def test_the_time_of_a_grammar_is_without_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
     monkeypatch.setattr(time, "thread_time", lambda: sum(now))
