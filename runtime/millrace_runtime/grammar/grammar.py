@@ -71,12 +71,6 @@ def write_grammar(kind: GrammarKind, source: str, before: str = "", *, is_forcin
     return json.dumps({"grammars": parts})
 
 
-def unescape(grammar: str) -> str:
-    """Return a text of `write_grammar` without the escapes of JSON and of regular expressions."""
-    text = json.dumps(json.loads(grammar), ensure_ascii=False).replace("\\", "")
-    return text.encode(errors="replace").decode()
-
-
 def widen_refused(source: str) -> str:
     """Return a Lark grammar of ours in which each tool is called with any object whose schema is refused.
 

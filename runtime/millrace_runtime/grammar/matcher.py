@@ -6,27 +6,15 @@ from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.native_matcher import Lexers, NativeMatcher
+from millrace_runtime.grammar.special_texts import SpecialTexts
 from millrace_runtime.protocol.messages import Grammar
 
 _WORD_BITS = 32
-_MAX_ROW = 3000
-"""Items in a row of Earley's parser. 600 properties that may be left out have 2,400 behind the brace, and 140
-more if their values are of 20 kinds of objects."""
-_MAX_CLIENTS_ROW = 300
-"""Where a client wrote the rules. The ambiguous `s: s s | s s s | /[a-z]/` took 79 ms a token after 100
-letters with 2,000 items, and fails at 11 ms with 300."""
-_MAX_LEXER_STATES = 20_000
-"""They take 2 KB each, so these are at most 40 MB a sequence."""
-_MAX_STEP_ITEMS = 120_000
-"""Of all rows of a mask. Behind a blank each longer blank has a row, up to the longest before a sign in one
-token: 3 rows with the shipped model's vocabulary, 23 with one of 129,000 tokens, and 32 with one of 152,000,
-by hand. So `trial.py` tries schemas with the model's own vocabulary."""
-_MAX_CLIENTS_STEP_ITEMS = 10_000
-"""Where a client wrote the rules. What a mask of a schema costs is tried in its proof."""
 MOST_FORCED = 8
 """Forced tokens behind a drawn one: the other rows of a step wait while a row computes them. A name of a JSON
 schema has two or three."""
@@ -73,16 +61,11 @@ class Vocabulary:
         self.size: int = self.native.vocab_size
         self.end_bits = self.pack_bits(self.native.eos_tokens)
         special = filter(self.native.is_special_token, range(self.size))
-        self._special_openings = {self.native.decode_str([token])[:2] for token in special} - {""}
+        self.special_texts = SpecialTexts(self.native.decode_str([token]) for token in special)
 
     def tokenize(self, text: str) -> list[int]:
         """Return tokens of a text."""
         return list(self.native.tokenize_str(text))
-
-    def has_special(self, text: str) -> bool:
-        """Whether one of the tokens of a text is a special token, which no text of a grammar has."""
-        may_be = any(map(text.__contains__, self._special_openings))  # to tokenise 1,400 letters takes 0.5 ms
-        return may_be and any(map(self.native.is_special_token, self.tokenize(text)))
 
     def pack_bits(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
         """Return a mask of these tokens. It skips those outside the vocabulary."""
@@ -104,7 +87,7 @@ class Matcher:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        native: LLMatcher,
+        native: NativeMatcher,
         stops: NDArray[np.uint32],
         *,
         is_forcing: bool = False,
@@ -122,18 +105,8 @@ class Matcher:
         """Compile a text of `write_grammar`. Raises GrammarError for one that is wrong or that nothing fits.
 
         `is_of_client`: whether a client wrote its rules. This releases the GIL meanwhile.
-
-        Without precomputed lexemes the median of 250 schemas in the shape of public ones compiles in 2.0 ms
-        of CPU time instead of 2.4, and no mask takes longer.
         """
-        limits = LLParserLimits(
-            max_items_in_row=_MAX_CLIENTS_ROW if is_of_client else _MAX_ROW,
-            max_lexer_states=_MAX_LEXER_STATES,
-            step_max_items=_MAX_CLIENTS_STEP_ITEMS if is_of_client else _MAX_STEP_ITEMS,
-            precompute_large_lexemes=False,
-            verbose_errors=False,
-        )
-        native = LLMatcher(vocabulary.native, grammar, log_level=0, limits=limits)
+        native = NativeMatcher.begin(Lexers(vocabulary.native, grammar, is_of_client=is_of_client))
         matcher = cls(vocabulary, native, vocabulary.end_bits)
         matcher.fill(bytearray(vocabulary.end_bits.nbytes))  # some faults show with the first mask
         if matcher.fault is not None:
@@ -148,40 +121,36 @@ class Matcher:
     def fork(self, stop_token_ids: Sequence[int], *, is_forcing: bool = False) -> "Matcher":
         """Return a matcher of its own in the same state. These tokens end its text."""
         stops = self._vocabulary.pack_bits(stop_token_ids)
-        return Matcher(self._vocabulary, self._native.deep_copy(), stops, is_forcing=is_forcing)
+        return Matcher(self._vocabulary, self._native.copy(), stops, is_forcing=is_forcing)
 
     def copy(self) -> "Matcher":
-        """Return another one in the same state, to look ahead: one that has failed can't be rolled back.
-
-        It took 0.03 ms for a text of 1,300 tokens, measured once by hand.
-        """
-        ahead = Matcher(self._vocabulary, self._native.deep_copy(), self._stops, is_forcing=self._is_forcing)
+        """Return another one in the same state, to look ahead: one that has failed can't be rolled back."""
+        ahead = Matcher(self._vocabulary, self._native.copy(), self._stops, is_forcing=self._is_forcing)
         ahead._forced = [*self._forced]
         return ahead
 
     @property
     def is_stopped(self) -> bool:
         """Whether nothing can follow: the text is whole, or the matcher has failed."""
-        return bool(self._native.is_stopped())
+        return self._native.is_stopped
 
     @property
     def fault(self) -> str | None:
         """Why the matcher has failed; None if it has not."""
-        if not self._native.is_error():
-            return None
-        return self._native.get_error().strip().removesuffix(_NO_MORE).strip()[:_MAX_MESSAGE]
+        why = self._native.fault
+        return None if why is None else why.strip().removesuffix(_NO_MORE).strip()[:_MAX_MESSAGE]
 
     def accepts(self, token: int) -> bool:
         """Whether a token may follow, as the mask has it: a stop token may where the text is whole."""
         if _has(self._stops, token):
-            return bool(self._native.is_accepting())
+            return self._native.is_accepting
         if _has(self._vocabulary.end_bits, token):
             return False
-        return bool(self._native.validate_tokens([token]) == 1)
+        return self._native.accepts(token)
 
     def consume(self, token: int) -> None:
         """Append a token to the text. A token that the mask does not allow is a fault."""
-        self._native.consume_token(token)
+        self._native.consume(token)
         if self._forced[:1] == [token]:
             self._forced = self._forced[1:]
         elif self._is_forcing:
@@ -195,17 +164,14 @@ class Matcher:
         most = min(most, MOST_FORCED)
         forced, self._forced = self._forced[:most], self._forced[most:]
         for number, token in enumerate(forced):
-            if not self._native.consume_token(token):
+            if not self._native.consume(token):
                 self._forced = []
                 return forced[:number]
         return forced
 
     def _find_forced(self) -> list[int]:
-        """Return the tokens of the text that the grammar forces, as the tokenizer has them.
-
-        The library leaves out a last one that may be part of a longer token. A stop token is drawn.
-        """
-        return list(takewhile(lambda token: not _has(self._ends, token), self._native.compute_ff_tokens()))
+        """Return the tokens of the text that the grammar forces. A stop token is drawn."""
+        return list(takewhile(lambda token: not _has(self._ends, token), self._native.find_forced()))
 
     def fill(self, mask: bytearray | memoryview) -> None:
         """Write which tokens may follow: bit i of the uint32 word w allows token 32 * w + i.
@@ -218,12 +184,12 @@ class Matcher:
             words[:] = 0
             words[word] = 1 << bit
             return
-        self._native.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        if self._native.is_error():
+        self._native.fill(words.ctypes.data, words.nbytes)
+        if self._native.fault is not None:
             words[:] = 0  # the library allows the end then
             return
         words &= ~self._vocabulary.end_bits
-        if self._native.is_accepting():
+        if self._native.is_accepting:
             words |= self._stops
 
 

@@ -16,7 +16,6 @@ from millrace_runtime.grammar.grammar import (
     explain_fault,
     list_trials,
     list_written,
-    unescape,
     widen_all,
     widen_one,
     widen_refused,
@@ -111,12 +110,12 @@ def _compile(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Gram
 
 
 def _write(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> str:
-    """Return the grammar's text. It forces no tokens if its letters have a special token in them.
+    """Return the grammar's text. It forces no tokens if its letters have those of a special token in them.
 
     The tokenizer makes that token of these letters, and no text of a grammar has it: each answer would fail.
     """
     text = write_grammar(GrammarKind(kind), source, ahead)
-    if not vocabulary.has_special(unescape(text)):
+    if not vocabulary.special_texts.occur_in(text):
         return text
     return write_grammar(GrammarKind(kind), source, ahead, is_forcing=False)
 

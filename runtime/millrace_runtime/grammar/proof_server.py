@@ -1,13 +1,15 @@
 """Proves grammars, each in a fork of this process: a fork can be killed, and it inherits the vocabulary."""
 
+import math
 import os
 import selectors
 import signal
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
@@ -30,6 +32,9 @@ from millrace_runtime.protocol.messages import Grammar
 _READ_BYTES = 1 << 20
 _KEPT_BYTES = 16 << 20
 """Of sources and their outcomes: a service asks for the same few grammars."""
+PROVISIONAL_SECONDS: Final = 60.0
+"""A tool that lost its schema on a busy machine may have it again a minute later. One that always loses it
+costs a proof once a minute, and not for each request."""
 _BREAKS = "breaks the compiler: make it smaller"
 Outcome: TypeAlias = Grammar | str
 """A string says why the grammar can't be used."""
@@ -67,25 +72,36 @@ class _Proof:
 class KeptOutcomes:
     """The outcomes that were used last, up to a number of bytes."""
 
-    def __init__(self, max_bytes: int = _KEPT_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int = _KEPT_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_bytes, self._clock = max_bytes, clock
         self._num_bytes = 0
         self._outcomes: OrderedDict[Source, Outcome] = OrderedDict()
+        self._ends: dict[Source, float] = {}
+        """When the provisional outcomes are forgotten."""
 
     def get(self, source: Source) -> Outcome | None:
         """Return a source's outcome, or None."""
+        if self._clock() >= self._ends.get(source, math.inf):
+            self._forget(source)
         if source in self._outcomes:
             self._outcomes.move_to_end(source)
         return self._outcomes.get(source)
 
     def put(self, source: Source, outcome: Outcome) -> None:
-        """Keep an outcome, unless it depends on a measured time."""
-        if TOO_LONG in outcome if isinstance(outcome, str) else outcome.is_provisional:
-            return
+        """Keep an outcome. A refusal by a measured time is not kept: the client may try again at once."""
+        if isinstance(outcome, str):
+            if TOO_LONG in outcome:
+                return
+        elif outcome.is_provisional:
+            self._ends[source] = self._clock() + PROVISIONAL_SECONDS
         self._outcomes[source] = outcome
         self._num_bytes += _count_bytes(source, outcome)
         while self._num_bytes > self._max_bytes:
-            self._num_bytes -= _count_bytes(*self._outcomes.popitem(last=False))
+            self._forget(next(iter(self._outcomes)))
+
+    def _forget(self, source: Source) -> None:
+        self._ends.pop(source, None)
+        self._num_bytes -= _count_bytes(source, self._outcomes.pop(source))
 
 
 class ProofServer:

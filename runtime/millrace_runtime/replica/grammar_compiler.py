@@ -33,7 +33,8 @@ _NICENESS = 10
 MAX_KEPT_BYTES: Final = 64 << 20
 """Of kept grammars, as their proofs have measured. Of 500 schemas in the shape of public ones the median
 takes 0.16 MB, and the largest 1.5 MB."""
-MAX_KEPT: Final = 512
+MAX_KEPT: Final = 128
+"""Each may grow by 12 MB with use (`grammar/native_matcher.py`), which no proof has measured."""
 
 
 class Root(Protocol):

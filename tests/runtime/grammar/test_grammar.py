@@ -104,8 +104,10 @@ TEXTS_OF_SPECIAL_TOKENS = [
     ),
     (GrammarKind.SCHEMA, '{"enum": ["\\u003c|end|>ü", 1]}', f'"{SPECIAL}ü"'),
     (GrammarKind.REGEX, r"a<\|end\|>", f"a{SPECIAL}"),
+    (GrammarKind.REGEX, r"a(\x3c[|])(?:en)d[|]{1}>", f"a{SPECIAL}"),
     (GrammarKind.CHOICE, json.dumps([f"a{SPECIAL}", "b"]), f"a{SPECIAL}"),
-    (GrammarKind.GRAMMAR, f'start: "a" "{SPECIAL}"', f"a{SPECIAL}"),
+    (GrammarKind.GRAMMAR, 'start: "a" "<|" "end" "\\u007c>"', f"a{SPECIAL}"),
+    (GrammarKind.GRAMMAR, 'root ::= "a<|e" "nd" [|] ">"', f"a{SPECIAL}"),
 ]
 
 

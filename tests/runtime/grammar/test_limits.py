@@ -19,7 +19,7 @@ from millrace_runtime.grammar.matcher import Matcher
 from millrace_runtime.grammar.messages import TOO_LONG
 from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.proof import prove
-from millrace_runtime.grammar.proof_server import KeptOutcomes, Source
+from millrace_runtime.grammar.proof_server import PROVISIONAL_SECONDS, KeptOutcomes, Source
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.grammar.tools import write_either, write_forced
 from millrace_runtime.grammar.trial import try_beginnings
@@ -230,7 +230,7 @@ def test_one_slow_measurement_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("fails", ["mask", "compile"])
-def test_a_tool_without_its_schema_by_one_slow_measurement_is_not_kept(
+def test_a_tool_that_lost_its_schema_by_one_slow_measurement_has_it_again(
     monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     """A noisy neighbour would leave an agent's calls unbound until the replica restarts."""
@@ -245,12 +245,21 @@ def test_a_tool_without_its_schema_by_one_slow_measurement_is_not_kept(
         monkeypatch.setattr(proof, "try_beginnings", fail_once)
     else:
         monkeypatch.setattr(proof, "list_written", lambda *_: fail_once() or iter(()))
-    kept, source = KeptOutcomes(), Source("lark", "", "")
-    kept.put(source, first := prove_calls([tool]))
+    first, second = prove_calls([tool]), prove_calls([tool])
+    assert [("p_59" in one.text, one.is_provisional) for one in (first, second)] == [
+        (False, True),
+        (True, False),
+    ]
+    now = [0.0]
+    kept, source = KeptOutcomes(clock=lambda: now[0]), Source("lark", "", "")
+    kept.put(source, first)
+    now[0] = PROVISIONAL_SECONDS - 1
+    assert kept.get(source) == first
+    now[0] = PROVISIONAL_SECONDS
     assert kept.get(source) is None
-    kept.put(source, second := prove_calls([tool]))
+    kept.put(source, second)
+    now[0] *= 100
     assert kept.get(source) == second
-    assert ("p_59" in first.text, "p_59" in second.text) == (False, True)
 
 
 def test_the_time_of_a_grammar_is_without_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
