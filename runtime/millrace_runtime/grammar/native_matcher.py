@@ -83,8 +83,8 @@ class NativeMatcher:
     """The number of the matcher's lexer."""
     _tokens: list[int] = field(default_factory=list)
     """All tokens of the text."""
-    _renewed_at: int = -1
-    """How many tokens the text had when it took this lexer."""
+    _has_failed: bool = False
+    """Whether no other lexer helps: a text may fill one alone."""
 
     @classmethod
     def begin(cls, lexers: Lexers) -> "NativeMatcher":
@@ -133,15 +133,15 @@ class NativeMatcher:
     def _try(self, ask: Callable[[LLMatcher], Answer]) -> Answer:
         """Return the library's answer, of another lexer if the present one is full."""
         answer = ask(self._matcher)
-        return ask(self._matcher) if self._matcher.is_error() and self._renew() else answer
+        if self._matcher.is_error() and self._renew():
+            answer = ask(self._matcher)
+            self._has_failed = self._matcher.is_error()
+        return answer
 
     def _renew(self) -> bool:
-        """Read the text with another lexer if the present one is full. Return whether that has helped.
-
-        It does not help if a lexer that has read this text alone is full.
-        """
-        if self._renewed_at == len(self._tokens) or not self._lexers.is_full(self._lexer):
+        """Read the text with another lexer if the present one is full. Return whether that has helped."""
+        if self._has_failed or not self._lexers.is_full(self._lexer):
             return False
         self._matcher, self._lexer = self._lexers.open(self._lexer)
-        self._renewed_at = len(self._tokens)
-        return all(map(self._matcher.consume_token, self._tokens))
+        self._has_failed = not all(map(self._matcher.consume_token, self._tokens))
+        return not self._has_failed
