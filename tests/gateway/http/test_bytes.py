@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -130,18 +131,24 @@ async def ask_aiohttp(data: bytes) -> list[list[str]]:
 @asynccontextmanager
 async def nginx_before(authority: str, folder: Path, more: str = "") -> AsyncIterator[Path]:
     """Yield the socket of an nginx that passes requests on to the address, over connections that it keeps."""
-    config, socket = folder / "nginx.conf", folder / "socket"
+    config, path = folder / "nginx.conf", folder / "socket"
     config.write_text(NGINX_CONFIG.format(folder=folder, authority=authority, more=more))
     process = await asyncio.create_subprocess_exec(str(NGINX), "-c", str(config), "-p", str(folder))
     try:
-        while not socket.exists():
+        while not accepts(path):
             assert process.returncode is None, "nginx has ended"
             await asyncio.sleep(0.01)
-        yield socket
+        yield path
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+def accepts(path: Path) -> bool:
+    """Whether a server takes connections there: its socket exists a moment before."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 async def ask_nginx(socket: Path, data: bytes) -> bytes:
