@@ -260,6 +260,7 @@ def test_what_workers_cost_is_as_measured() -> None:
         ("requests", "docs/development.md", "### Grammars and sampling"),
         ("formats", "benchmarks/README.md", "### Quantised checkpoints"),
         ("prefixes", "benchmarks/README.md", "### Prefixes, drafts"),
+        ("prefixes-amx", "benchmarks/README.md", "### Long prompts and INT8 KV with AMX"),
     ],
 )
 def test_the_figures_of_a_part_are_the_committed_run(name: str, page: str, heading: str) -> None:
