@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from benchmarks.routing.workload import BYTES_PER_TOKEN, Prompt
-from millrace_gateway.route.affinity import Affinity, Candidate, find_load
 from millrace_gateway.route.prefix import hash_prefix
+from millrace_gateway.route.prefix_affinity import Affinity, Candidate, find_load
 
 
 class View(NamedTuple):

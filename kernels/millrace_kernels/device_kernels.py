@@ -20,7 +20,7 @@ from millrace_kernels.experts.reference import (
 from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.paged_attention.spans import count_spans
+from millrace_kernels.paged_attention.split_kv import count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
@@ -42,7 +42,7 @@ class Bounds(NamedTuple):
 
     num_tokens: int
     num_spans: int
-    """Of the rows with one query (`spans.py`), within the window that attention is planned for."""
+    """Of the rows with one query (`split_kv.py`), within the window that attention is planned for."""
     has_prefill: bool
     """Whether a row may have several queries."""
 

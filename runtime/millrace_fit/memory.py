@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace_fit.files.dtypes import ITEM_BYTES
-from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_bytes, count_blocks, count_bytes
+from millrace_fit.kv_budget import BLOCK_SIZE, CacheGroup, block_bytes, count_blocks, count_bytes
 from millrace_fit.matrices import list_matrices, matrix_bytes, product_bytes, vector_bytes
 from millrace_fit.module_schemes import ModuleSchemes
 from millrace_fit.modules import GROUP

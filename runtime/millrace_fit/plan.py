@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import (
+from millrace_fit.kv_budget import (
     SHARE_OF_LIMIT,
     Budget,
     CacheDemand,

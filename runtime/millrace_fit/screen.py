@@ -9,7 +9,7 @@ from typing import Any, Final
 from millrace_fit.accelerators import CPU, Accelerator
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
-from millrace_fit.kv_cache import BLOCK_SIZE
+from millrace_fit.kv_budget import BLOCK_SIZE
 from millrace_fit.plan import MemoryPlan
 from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings
 from millrace_fit.units import show_count, show_gib, show_kib, show_parameters

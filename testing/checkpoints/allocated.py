@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from millrace_fit.kv_cache import Budget
+from millrace_fit.kv_budget import Budget
 from millrace_fit.settings import MODEL_TYPE, Settings
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.collective import ALONE_RANK

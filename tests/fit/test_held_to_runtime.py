@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from millrace_fit import kv_cache, matrices, memory
+from millrace_fit import kv_budget, matrices, memory
 from millrace_fit.facts import find_facts
 from millrace_fit.memory import step_bytes, tables_bytes
 from millrace_fit.settings import WEIGHTS, Settings
@@ -150,5 +150,5 @@ def test_what_the_loader_refuses_is_known_before(name: str, tmp_path: Path) -> N
 
 
 def test_constants_are_those_of_the_kernels() -> None:
-    assert (kv_cache.BLOCK_SIZE, memory.GROUP, matrices.LANES) == (BLOCK_SIZE, GROUP, abi.LANES)
+    assert (kv_budget.BLOCK_SIZE, memory.GROUP, matrices.LANES) == (BLOCK_SIZE, GROUP, abi.LANES)
     assert ctypes.sizeof(abi.Group) == memory._GROUP_BYTES

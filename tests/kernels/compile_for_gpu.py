@@ -23,7 +23,7 @@ from millrace_kernels.linear.gpu.triton_widened import TYPES as DOTS
 from millrace_kernels.linear.gpu.triton_widened import choose_tile as choose_linear_tile
 from millrace_kernels.linear.gpu.triton_widened import choose_unit
 from millrace_kernels.paged_attention.cache import LARGEST, SMALLEST, KvFormat
-from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
+from millrace_kernels.paged_attention.split_kv import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
 from millrace_kernels.sampling.gpu.triton_shape import SHAPE
@@ -227,8 +227,8 @@ CHUNK = {"CHUNK": SHAPE.chunk, "CHUNKS": 32}
 ROOM = {"ROOM": SHAPE.room}
 SEARCHED = {"BLOCK": SHAPE.candidates, "TRIED": SHAPE.bounds}
 SAMPLING_CASES = [
-    Case("sampling.gpu.triton_row", "clear", {"BLOCK": SHAPE.chunk}),
-    Case("sampling.gpu.triton_row", "mark", {"BLOCK": SHAPE.marked}),
+    Case("sampling.gpu.triton_penalties", "clear", {"BLOCK": SHAPE.chunk}),
+    Case("sampling.gpu.triton_penalties", "mark", {"BLOCK": SHAPE.marked}),
     Case("sampling.gpu.triton_chunks", "peak", {"CHUNK": SHAPE.chunk}, num_warps=SHAPE.chunk_warps),
     Case("sampling.gpu.triton_chunks", "weigh", CHUNK, num_warps=SHAPE.chunk_warps),
     Case("sampling.gpu.triton_chunks", "gather", CHUNK | ROOM, num_warps=SHAPE.chunk_warps),

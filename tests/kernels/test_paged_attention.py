@@ -6,10 +6,10 @@ import torch
 from _pytest.mark import ParameterSet
 
 from millrace_kernels.device_kernels import Bounds, QueryRows, select_triton
-from millrace_kernels.paged_attention import spans, triton_kernel
+from millrace_kernels.paged_attention import split_kv, triton_kernel
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.reference import paged_attention_reference
-from millrace_kernels.paged_attention.spans import MOST_SPANS, bound_spans, count_span_keys, count_spans
+from millrace_kernels.paged_attention.split_kv import MOST_SPANS, bound_spans, count_span_keys, count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from tests.kernels.libraries import READS_KERNELS
 
@@ -228,7 +228,7 @@ def test_a_long_sequence_has_longer_spans_and_not_more_of_them() -> None:
 
 @pytest.mark.parametrize("context", [127, 128, 129, 257, 300])
 def test_decode_agrees_where_spans_grow(paged: Any, context: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (spans, triton_kernel):
+    for module in (split_kv, triton_kernel):
         monkeypatch.setattr(module, "LEAST_KEYS", 64)
         monkeypatch.setattr(module, "MOST_SPANS", 2)
     batch = paged([1, 1], [context, 20])

@@ -10,7 +10,7 @@ from millrace_kernels.device_kernels import Bounds, Kernels, QueryRows, select_k
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.selfcheck import Case, run_native
 from millrace_kernels.paged_attention.reference import paged_attention_reference
-from millrace_kernels.paged_attention.spans import bound_spans, count_spans
+from millrace_kernels.paged_attention.split_kv import bound_spans, count_spans
 from millrace_kernels.step import Heads
 from tests.kernels.libraries import READS_KERNELS
 

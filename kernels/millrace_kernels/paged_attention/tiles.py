@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from millrace_kernels.paged_attention.spans import KEYS_UNIT
+from millrace_kernels.paged_attention.split_kv import KEYS_UNIT
 
 MIN_DOT = 16
 """tl.dot needs at least 16 in each dimension."""

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from millrace_kernels.paged_attention.cache import KvCache
-from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, count_row_spans
+from millrace_kernels.paged_attention.split_kv import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, count_row_spans
 from millrace_kernels.paged_attention.tiles import (
     WARPS_PER_PROCESSOR,
     Tile,
@@ -93,7 +93,7 @@ class TritonAttention:
         has_padding: bool = False,
         window: int | None = None,
     ) -> None:
-        """`num_tokens` and `num_spans` (`spans.py`) are the step's, or the most that a graph will have.
+        """`num_tokens` and `num_spans` (`split_kv.py`) are the step's, or the most that a graph will have.
 
         With `has_padding` tokens of no row get zeros. With a window a query sees its own key and the
         `window` - 1 before it.

@@ -6,11 +6,11 @@ A request without a preference goes to the least loaded replica (`balance.py`).
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from millrace_gateway.route.affinity import Affinity, find_load
-from millrace_gateway.route.affinity import Candidate as Home
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
 from millrace_gateway.route.prefix import find_session, hash_prefix, hash_session
+from millrace_gateway.route.prefix_affinity import Affinity, find_load
+from millrace_gateway.route.prefix_affinity import Candidate as Home
 from millrace_gateway.route.standing import Standing, find_share
 
 

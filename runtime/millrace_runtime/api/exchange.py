@@ -24,17 +24,11 @@ from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.request.answer_form import AnswerForm, choose_form, choose_grammar
 from millrace_runtime.api.request.cache_salt import hash_salt, read_sender
+from millrace_runtime.api.request.context_length import cut_prompts, fit_prompt
 from millrace_runtime.api.request.decoding import asks_for_stream
 from millrace_runtime.api.request.generation_request import GenerationRequest
-from millrace_runtime.api.request.prompts import (
-    Prompts,
-    check_ids,
-    check_scores,
-    cut_prompts,
-    fit_prompt,
-    prove_grammar,
-    read_prompts,
-)
+from millrace_runtime.api.request.prompts import Prompts, check_scores, prove_grammar, read_prompts
+from millrace_runtime.api.request.token_ids import check_ids
 from millrace_runtime.chat.parsers.registry import list_markers
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 

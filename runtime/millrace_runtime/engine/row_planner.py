@@ -6,6 +6,7 @@ It places sequences on the device and preempts them. `scheduler.py` has the rule
 from millrace_runtime.engine.age_queue import AgeQueue
 from millrace_runtime.engine.drafts import add_drafts
 from millrace_runtime.engine.planned_step import PlannedStep
+from millrace_runtime.engine.preemption import choose_victim
 from millrace_runtime.engine.residency import Claims, Residency
 from millrace_runtime.engine.sequence import Sequence, State
 from millrace_runtime.engine.token_budget import TokenBudget
@@ -169,12 +170,9 @@ class RowPlanner:
         self.running.add(sequence)
 
     def _preempt_cheapest(self) -> None:
-        """Preempt the least urgent: the sequence with the fewest tokens to recompute, then the youngest."""
+        """Free the blocks of a sequence, but never of the oldest."""
         oldest = self._oldest()
-        candidates = (sequence for sequence in self.running if sequence is not oldest)
-        victim = max(candidates, key=lambda s: (s.age.priority, -s.num_computed, s.age.arrival), default=None)
-        assert victim is not None, "the oldest sequence alone has no room: it should never have been admitted"
-        self.send_back(victim)
+        self.send_back(choose_victim(sequence for sequence in self.running if sequence is not oldest))
         self.num_preemptions += 1
         self._is_crowded = True
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import Budget, CacheDemand, CacheShape, plan_cache, share_out
+from millrace_fit.kv_budget import Budget, CacheDemand, CacheShape, plan_cache, share_out
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
 from millrace_runtime.execution.collective import ALONE_RANK, Rank

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from millrace_fit.kv_cache import SHARE_OF_LIMIT, SHARE_OF_MACHINE, Budget, plan_host
+from millrace_fit.kv_budget import SHARE_OF_LIMIT, SHARE_OF_MACHINE, Budget, plan_host
 
 MOUNT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")

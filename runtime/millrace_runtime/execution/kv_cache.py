@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from millrace_fit import kv_cache as fit
-from millrace_fit.kv_cache import Budget, CacheGroup, bound_recordings, count_bytes, share_out
+from millrace_fit import kv_budget as fit
+from millrace_fit.kv_budget import Budget, CacheGroup, bound_recordings, count_bytes, share_out
 from millrace_fit.settings import FP8_CACHE, KV_CACHES, refuse_cache
 from millrace_kernels.native.weights.packing import map_zeros
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SCALE_TYPE, SLACK, KvCache, KvFormat

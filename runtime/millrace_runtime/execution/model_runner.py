@@ -12,7 +12,7 @@ from millrace_kernels.device_kernels import QueryRows, select_kernels
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
-from millrace_kernels.paged_attention.spans import bound_spans, count_spans
+from millrace_kernels.paged_attention.split_kv import bound_spans, count_spans
 from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.tensor_step import StepAttention, TensorStep

@@ -14,7 +14,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from millrace_fit.kv_cache import plan_large_text
+from millrace_fit.kv_budget import plan_large_text
 from millrace_runtime import contract
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection.server import build_server_config

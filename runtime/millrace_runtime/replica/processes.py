@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from millrace_fit.kv_cache import plan_text_memory
+from millrace_fit.kv_budget import plan_text_memory
 from millrace_runtime.execution.host import build_thread_environment, measure_usable_memory, read_num_cpus
 from millrace_runtime.process import end_with_parent
 from millrace_runtime.replica.heartbeat import Heartbeat, Member

@@ -1,6 +1,6 @@
+from millrace_runtime.api.request.context_length import fit_prompt
 from millrace_runtime.api.request.generation_request import build_request
 from millrace_runtime.api.request.openai_bodies import CompletionBody
-from millrace_runtime.api.request.prompts import fit_prompt
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.protocol.step import Placement
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from millrace_fit.kv_cache import Budget
+from millrace_fit.kv_budget import Budget
 from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_runtime.execution import build as build_module
 from millrace_runtime.execution.build import build_executor

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import Budget, CacheDemand, CacheGroup, plan_cache, share_out
+from millrace_fit.kv_budget import Budget, CacheDemand, CacheGroup, plan_cache, share_out
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.collective import ALONE_RANK
 from millrace_runtime.execution.kv_cache import build_largest_plan, run_largest

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fit.kv_cache import Budget, plan_text_memory
+from millrace_fit.kv_budget import Budget, plan_text_memory
 from millrace_runtime.execution.host import measure_usable_memory
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from millrace_fit.kv_cache import SMALL_TEXT_BYTES, plan_large_text, plan_text_memory
+from millrace_fit.kv_budget import SMALL_TEXT_BYTES, plan_large_text, plan_text_memory
 from millrace_runtime.api.settings import TEXT_MODULE
 from millrace_runtime.chat.jobs import EncodeTexts
 from millrace_runtime.chat.text_limits import TextLimits

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.gpu.triton_row import read_logits
+from millrace_kernels.sampling.gpu.triton_penalties import read_logits
 from millrace_kernels.sampling.gpu.triton_table import SHARE, TOP_K, WHOLE_SHARE, is_top_k
 from millrace_kernels.sampling.gpu.triton_weights import (
     MOST_KEY,

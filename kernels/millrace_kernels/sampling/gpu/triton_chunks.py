@@ -6,7 +6,7 @@ The launches are the only barriers. Programs of one launch write to one place on
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.gpu.triton_row import open_row, read_logits
+from millrace_kernels.sampling.gpu.triton_penalties import open_row, read_logits
 from millrace_kernels.sampling.gpu.triton_table import (
     COLUMNS,
     INVERSE,

@@ -14,7 +14,7 @@ from millrace_kernels.sampling.gpu.triton_chunks import (
     open_found,
 )
 from millrace_kernels.sampling.gpu.triton_narrow import is_flat, share_bound
-from millrace_kernels.sampling.gpu.triton_row import open_row, read_logits
+from millrace_kernels.sampling.gpu.triton_penalties import open_row, read_logits
 from millrace_kernels.sampling.gpu.triton_table import (
     COLUMNS,
     INVERSE,

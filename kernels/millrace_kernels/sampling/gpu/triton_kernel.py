@@ -21,7 +21,7 @@ from millrace_kernels.sampling.gpu.triton_chunks import (
 )
 from millrace_kernels.sampling.gpu.triton_draw import _draw_kernel
 from millrace_kernels.sampling.gpu.triton_narrow import _narrow_kernel
-from millrace_kernels.sampling.gpu.triton_row import MOST_ENTRIES, _clear_kernel, _mark_kernel
+from millrace_kernels.sampling.gpu.triton_penalties import MOST_ENTRIES, _clear_kernel, _mark_kernel
 from millrace_kernels.sampling.gpu.triton_table import COLUMNS, lay_out
 from millrace_kernels.sampling.gpu.triton_weights import BUCKETS, NUM_DIGITS
 from millrace_kernels.sampling.state import SlotState

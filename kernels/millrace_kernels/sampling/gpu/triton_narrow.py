@@ -18,7 +18,7 @@ from millrace_kernels.sampling.gpu.triton_chunks import (
     load_plane,
     open_found,
 )
-from millrace_kernels.sampling.gpu.triton_row import open_row, read_logits
+from millrace_kernels.sampling.gpu.triton_penalties import open_row, read_logits
 from millrace_kernels.sampling.gpu.triton_table import (
     COLUMNS,
     INVERSE,

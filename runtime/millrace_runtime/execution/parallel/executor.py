@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from millrace_fit.kv_cache import Budget
+from millrace_fit.kv_budget import Budget
 from millrace_kernels.native.cores import count_threads
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.host import measure_usable_memory

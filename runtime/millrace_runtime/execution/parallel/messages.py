@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millrace_fit.kv_cache import Budget
+from millrace_fit.kv_budget import Budget
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
 from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResult

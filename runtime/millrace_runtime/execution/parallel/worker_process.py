@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
-from millrace_fit.kv_cache import Budget
+from millrace_fit.kv_budget import Budget
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
 from millrace_runtime.execution.parallel.heartbeats import Heartbeats, keep_beating

@@ -1,4 +1,4 @@
-"""A row's logits, as the programs of its parts read them: steps 2 to 5 of README.md.
+"""A row's logits with biases, penalties and masks, as its programs read them: steps 2 to 5 of README.md.
 
 Biases and penalties change logits by marks: a table of an int32 for each row and token of the vocabulary.
 Rows without biases and penalties have no marks, and the programs that mark them end at once.

@@ -1,4 +1,4 @@
-"""The spans of keys in decode on GPUs."""
+"""Split-KV: the spans of keys that decode on GPUs reads side by side, and merges."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar

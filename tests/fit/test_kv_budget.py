@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import (
+from millrace_fit.kv_budget import (
     BLOCK_SIZE,
     Budget,
     CacheDemand,

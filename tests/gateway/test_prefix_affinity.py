@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.affinity import (
+from millrace_gateway.route.prefix_affinity import (
     BOUND,
     BOUND_REQUESTS,
     GENERATION_REQUESTS,
