@@ -18,7 +18,8 @@ from millrace_operator.kube.kinds import (
     Scope,
 )
 from millrace_operator.kube.protocol import Cluster
-from millrace_operator.status.events import Note, Topic, WrittenEvent, render_again, render_event
+from millrace_operator.status.event_aggregation import Topic, WrittenEvent, render_again, render_event
+from millrace_operator.status.events import Note
 
 Case = Callable[[Cluster, str], Awaitable[None]]
 CASES: list[Case] = []

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../native/program.h"
-#include "../native/signal.h"
+#include "../native/spin_wait.h"
 
 namespace MILLRACE_ISA {
 

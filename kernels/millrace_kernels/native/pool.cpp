@@ -10,7 +10,7 @@
 #include "../exchange/exchange.h"
 #include "../sampling/sampling.h"
 #include "program.h"
-#include "signal.h"
+#include "spin_wait.h"
 
 namespace MILLRACE_ISA {
 

@@ -8,7 +8,14 @@ from dataclasses import replace
 from millrace_operator.kube.errors import AbsentError, ClusterError
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.kube.protocol import Cluster
-from millrace_operator.status.events import Journal, Note, Topic, WrittenEvent, render_again, render_event
+from millrace_operator.status.event_aggregation import (
+    Journal,
+    Topic,
+    WrittenEvent,
+    render_again,
+    render_event,
+)
+from millrace_operator.status.events import Note
 
 LOG = logging.getLogger(__name__)
 MOST_SECONDS = 5.0

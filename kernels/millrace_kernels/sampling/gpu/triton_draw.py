@@ -15,6 +15,7 @@ from millrace_kernels.sampling.gpu.triton_chunks import (
 )
 from millrace_kernels.sampling.gpu.triton_narrow import is_flat, share_bound
 from millrace_kernels.sampling.gpu.triton_penalties import open_row, read_logits
+from millrace_kernels.sampling.gpu.triton_random import random_bits
 from millrace_kernels.sampling.gpu.triton_table import (
     COLUMNS,
     INVERSE,
@@ -25,7 +26,7 @@ from millrace_kernels.sampling.gpu.triton_table import (
     float_of,
     is_cut,
 )
-from millrace_kernels.sampling.gpu.triton_weights import fraction, random_bits, to_digits, weigh
+from millrace_kernels.sampling.gpu.triton_weights import fraction, to_digits, weigh
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types

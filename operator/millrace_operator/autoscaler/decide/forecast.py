@@ -9,14 +9,16 @@ a deviation beyond chance counts at once. The error of earlier forecasts is adde
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from millrace_operator.autoscaler.capacity.capacity import Demand
 from millrace_operator.autoscaler.decide.trend import (
+    WINDOWS_KEPT,
     RatePoint,
     add_point,
-    extrapolate,
+    fit_trend,
     follow_dispersion,
     measure_surprise,
 )
@@ -39,6 +41,10 @@ BEYOND_CHANCE, BURST = 2.0, 5.0
 """Standard deviations by which the rates of the long and of the short window may be above the true one. With
 3 for the short one two simulated days took 4 % and 14 % more replicas, and no more requests were in time
 (measured once by hand)."""
+DOUBTED = 2.0
+"""A trend counts with so many standard errors less than its estimate."""
+SIGNIFICANCE = 4.0
+"""A trend counts only beyond so many standard errors, or noise alone would add replicas."""
 APART = 0.5
 """Two forecasts that are due within this part of the short window say the same."""
 
@@ -228,6 +234,27 @@ class Outlook:
             return math.inf
         seen = ((arrivals.rate, self.windows.rate), (arrivals.recent, self.windows.recent))
         return max(rate * max(window / seconds, 1.0) for rate, window in seen if rate is not None)
+
+
+def extrapolate(
+    points: Sequence[RatePoint],
+    rate: float,
+    horizon_seconds: float,
+    window_seconds: float,
+    dispersion: float = 1.0,
+) -> float:
+    """Return the expected rate after the horizon: at least the present one, and at most double it.
+
+    `window_seconds` is the window of each point's rate. Only the certain part of a trend counts, and for no
+    longer than the trend was seen: a load that has jumped looks like one that rises. A mean over a window is
+    the rate in its middle, so a trend has gone on for half a window since.
+    """
+    trend = fit_trend(points, window_seconds, dispersion)
+    if trend.slope <= SIGNIFICANCE * trend.error:
+        return rate
+    certain = trend.slope - DOUBTED * trend.error
+    ahead = window_seconds / 2 + min(horizon_seconds, WINDOWS_KEPT * window_seconds)
+    return min(rate + certain * ahead, 2 * rate)
 
 
 def _approach(known: float | None, seen: float | None, passed: float, seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Whether a rate rises or varies beyond chance, and where a rise leads. Pure.
+"""Whether a rate rises or varies beyond chance. Pure.
 
 Clients that send in bursts make a rate jump up and down. So does chance, but less: that is the scale of the
 dispersion. A load that rises evenly for minutes is no burst. Three windows in a row tell the two apart: of a
@@ -10,8 +10,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-DOUBTED = 2.0
-"""A trend counts with so many standard errors less than its estimate."""
 MIN_POINTS = 5
 POINTS_APART = 0.1
 """The least distance of two points, as a part of their window."""
@@ -20,8 +18,6 @@ WINDOWS_KEPT = 2.25
 
 The trend is fitted over the same time. With 1.5 windows chance hid from some ticks a load that rose sixfold
 in two minutes, and a recorded conversation took 5 % more replicas."""
-SIGNIFICANCE = 4.0
-"""A trend counts only beyond so many standard errors, or noise alone would add replicas."""
 DISPERSION_SECONDS = 1200.0
 LARGEST_DISPERSION = 100.0
 OUTLIER_SURPRISE = 25.0
@@ -89,27 +85,6 @@ def _slope_variance(times: Sequence[float], mean: float, spread: float, window: 
         near = range(bisect_right(times, at - window), i)
         total += weight * weight + 2 * weight * sum(weights[j] * (1 - (at - times[j]) / window) for j in near)
     return total / window
-
-
-def extrapolate(
-    points: Sequence[RatePoint],
-    rate: float,
-    horizon_seconds: float,
-    window_seconds: float,
-    dispersion: float = 1.0,
-) -> float:
-    """Return the expected rate after the horizon: at least the present one, and at most double it.
-
-    `window_seconds` is the window of each point's rate. Only the certain part of a trend counts, and for no
-    longer than the trend was seen: a load that has jumped looks like one that rises. A mean over a window is
-    the rate in its middle, so a trend has gone on for half a window since.
-    """
-    trend = fit_trend(points, window_seconds, dispersion)
-    if trend.slope <= SIGNIFICANCE * trend.error:
-        return rate
-    certain = trend.slope - DOUBTED * trend.error
-    ahead = window_seconds / 2 + min(horizon_seconds, WINDOWS_KEPT * window_seconds)
-    return min(rate + certain * ahead, 2 * rate)
 
 
 def measure_surprise(points: Sequence[RatePoint], window_seconds: float) -> float | None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from millrace_operator.autoscaler.decide.forecast import extrapolate
 from millrace_operator.autoscaler.decide.trend import (
     LARGEST_DISPERSION,
     OUTLIER_SURPRISE,
     RatePoint,
     add_point,
-    extrapolate,
     fit_trend,
     follow_dispersion,
     measure_surprise,

@@ -3,8 +3,15 @@
 import json
 
 from millrace_operator.api.removed_fields import APPLIED
-from millrace_operator.status import events
-from millrace_operator.status.events import COMBINED, MOST_SIMILAR, SPAN_SECONDS, Journal, Note, WrittenEvent
+from millrace_operator.status.event_aggregation import (
+    COMBINED,
+    MOST_KNOWN,
+    MOST_SIMILAR,
+    SPAN_SECONDS,
+    Journal,
+    WrittenEvent,
+)
+from millrace_operator.status.events import Note
 from testing.world import World, crash_status, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 8}
@@ -79,11 +86,11 @@ def test_after_a_while_each_is_told_for_itself_again() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     own = Journal()
-    for number in range(events.MOST_KNOWN + 10):
+    for number in range(MOST_KNOWN + 10):
         note = Note("Scaled", str(number), is_warning=False)
         topic = own.choose({"metadata": {"uid": str(number)}}, note, 0.0)
         own.keep(topic, WrittenEvent(str(number), 1, 0.0))
-    assert len(own._written) == len(own._recent) == events.MOST_KNOWN
+    assert len(own._written) == len(own._recent) == MOST_KNOWN
 
 
 async def test_fields_that_a_version_removed_are_told_once_for_each_set() -> None:
