@@ -34,14 +34,14 @@ async def connect(server: HttpServer, **options: Any) -> tuple[asyncio.StreamRea
     return await asyncio.open_connection(*server.listener.getsockname(), **options)
 
 
-async def send(server: HttpServer, data: bytes, *, pieces: int = 1 << 20) -> bytes:
-    """Send the bytes, end the sending, and return everything that comes back."""
+async def send(server: HttpServer, data: bytes, *, pieces: int = 1 << 20, quiet: float = 0.1) -> bytes:
+    """Send the bytes and return everything that comes back, as `read_all`."""
     reader, writer = await connect(server)
     async with asyncio.timeout(5):
         for start in range(0, len(data), pieces):
             writer.write(data[start : start + pieces])
             await asyncio.sleep(0)
-        answer = await read_all(reader)
+        answer = await read_all(reader, quiet)
     writer.close()
     return answer
 

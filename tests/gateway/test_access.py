@@ -14,6 +14,8 @@ from aiohttp import web
 from millrace_gateway.access.access_log import LoggedRequest, format_line
 from millrace_gateway.access.fairness import replica_room
 from millrace_gateway.access.fairness.replica_room import FIRST_REQUESTS
+from millrace_gateway.access.identity import Tenant
+from millrace_gateway.access.limits.ledger import AccountKey
 from millrace_gateway.access.policy import read_default
 from millrace_gateway.front import early_stream
 from millrace_gateway.route.objects import ServiceKey
@@ -70,6 +72,8 @@ class Replica:
         """Of answers that are no streams."""
         self.num_more = 0
         """Pieces of 1 MiB in a stream."""
+        self.early_use: str | None = None
+        """What it reports before a whole answer begins."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         token = request.headers.get(contract.HEADER_GATEWAY_TOKEN, "")
@@ -94,6 +98,9 @@ class Replica:
         body = json.loads(await request.read() or b"{}")
         headers = {contract.HEADER_LOAD: " ".join(map(str, self.describe_load().values()))}
         if not body.get("stream"):
+            if self.early_use is not None:
+                head = f"HTTP/1.1 102 Processing\r\n{contract.HEADER_USAGE}: {self.early_use}\r\n\r\n"
+                request.transport.write(head.encode())
             await self.release.wait()
             usage = {contract.HEADER_USAGE: "5 1 7"}
             return web.json_response({"ok": 1}, status=self.status, headers=headers | usage)
@@ -265,6 +272,30 @@ async def test_a_cut_stream_is_charged_for_what_its_replica_told(bench: Bench) -
     await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
     replica.release.set()
     assert int((await ask(bench))[2]["x-ratelimit-remaining-tokens"]) > 99_900
+
+
+@pytest.mark.parametrize(
+    ("early_use", "prompt", "completion"), [("5 1 9000", 5, 9000), (None, 16, 256)], ids=["told", "untold"]
+)
+async def test_a_client_that_leaves_a_whole_answer_pays_and_its_use_counts(
+    bench: Bench, early_use: str | None, prompt: int, completion: int
+) -> None:
+    """Without a bound of its own the request reserves 256 tokens and its bytes / 4, whatever it computes."""
+    replica = await start(bench, {"per": "Key", "tokensPerMinute": 100_000})
+    replica.release.clear()
+    replica.early_use = early_use
+    account = bench.gateway.tenancy.guard._limiter.ledger.open(
+        AccountKey(CHAT, Tenant("team", "keys", "ada"))
+    )
+    asked = asyncio.create_task(ask(bench, body={"model": "chat", "messages": BODY["messages"]}))
+    await bench.until(lambda: replica.seen and account.tokens.spent >= prompt + completion)
+    asked.cancel()
+    await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    assert account.tokens.spent == prompt + completion
+    async with bench.client.get(f"{bench.url}/v1/usage", headers={"api-key": "mr-ada"}) as answer:
+        (use,) = (await answer.json())["data"]
+    cached = 1 if early_use else 0
+    assert use["tokens"] == {"prompt": prompt, "cached": cached, "completion": completion}
 
 
 async def test_a_client_that_does_not_read_pays_for_what_may_have_been_computed(bench: Bench) -> None:

@@ -6,12 +6,14 @@ import hashlib
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from millrace_gateway.front.body_budget import BodyBudget
+from millrace_gateway.route.body_fields import WHOLE_BYTES
 from testing.gateway_bench import shared
 
 HOST = {"Host": "chat.team.svc"}
@@ -179,6 +181,24 @@ async def test_a_long_head_at_a_silent_replica_counts_until_its_answer(
     async with await asked as answer:
         assert answer.status == (502 if websocket else 200)
     assert bench.value("millrace_gateway_body_bytes") == 0
+
+
+async def test_a_long_body_with_its_model_in_the_middle_is_told_to_write_it_first(bench: Any) -> None:
+    got: list[bytes] = []
+
+    async def record(request: web.Request) -> web.Response:
+        got.append(await request.read())
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", record)
+    long = "." * WHOLE_BYTES
+    body = f'{{"prompt": "{long}", "model": "chat", "user": "{long}"}}'.encode()
+    async with bench.client.post(bench.url + PATH, data=BytesIO(body), headers={"Host": "gw"}) as answer:
+        assert (answer.status, got) == (400, [])
+        assert 'write "model" first' in (await answer.json())["error"]["message"]
+    async with bench.client.post(bench.url + PATH, data=BytesIO(body), headers=HOST) as answer:
+        assert (answer.status, got) == (200, [body])  # the Host names the service
 
 
 async def open_body(bench: Any, *, key: str = "", host: str = "gw", num_bytes: int = 0) -> Any:

@@ -6,6 +6,8 @@ shop/chat.
 """
 
 import asyncio
+import base64
+import hashlib
 import itertools
 import json
 import re
@@ -24,6 +26,7 @@ from millrace_runtime.contract import (
     HEADER_USAGE,
     HEADER_WAITED,
 )
+from testing.gateway_bench import make_service
 
 PLATFORM = {
     "short_names": {"prod": ServiceKey("shop", "chat")},
@@ -76,6 +79,42 @@ PROBES = (
     ),
 )
 
+HASH = hashlib.sha256(b"mr-shop").hexdigest()
+"""Of the honest tenant's key, as its Secret has it."""
+CREDENTIALS: tuple[dict[str, str], ...] = (
+    {},
+    {"Authorization": "Bearer mr-ai"},
+    {"Api-Key": "mr-ai", "Connection": "api-key, host"},
+    {"Authorization": f"Bearer {HASH}"},
+    {"X-Api-Key": "*"},
+    {"Authorization": "Bearer mr-ai", "X-Api-Key": HASH},
+    *({"X-Api-Key": "mr-ai"} | lies for lies in LIES),
+)
+TRICKED_HOSTS = (
+    *("chat.shop.svc", "chat.shop.svc.", "CHAT.shop.SVC:80", "chat.shop", "chat", "gateway", "models.ai", ""),
+    *(
+        "models.ai.svc",
+        "chat.shop.svc,models.ai.svc",
+        "models.ai.svc@chat.shop.svc",
+        "models.ai.svc/chat.shop",
+    ),
+)
+TRICKED_PATHS = (
+    *("/v1/completions", "/v1/chat/completions", "/v1/messages", "/tokenize", "/v1/none", "//v1/completions"),
+    *("/v1/../v1/completions", "/v1/models/../completions", "/v1/%63ompletions", "/v1/completions/", "/v1/."),
+    *("/v1/completions?model=own", f"/v1/completions?api-key={HASH}", "/v1/stream?model=shop/chat"),
+)
+ENDS = "Host: models.ai.svc\r\n", "Api-Key: mr-ai\r\nConnection: close\r\nContent-Length: 19\r\n\r\n"
+TRICKED_HEADS = (
+    "POST http://chat.shop.svc/v1/completions HTTP/1.1\r\n{}{}",
+    "POST chat.shop.svc/v1/completions HTTP/1.1\r\n{}{}",
+    "POST /v1/completions HTTP/1.1\r\nHost: chat.shop.svc\r\n{}{}",
+    "POST /v1/completions HTTP/1.1\r\n{} Host: chat.shop.svc\r\n{}",
+    "POST /v1/completions HTTP/1.1\r\n{}Host : chat.shop.svc\r\n{}",
+    "POST /v1/completions HTTP/1.1\r\n{}:authority: chat.shop.svc\r\n{}",
+    "POST /v1/completions HTTP/1.0\r\nHost: chat.shop.svc\r\nX: {}{}",
+)
+
 
 def record(seen: list[dict[str, str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
@@ -95,6 +134,21 @@ async def seen(bench: Any) -> dict[str, list[dict[str, str]]]:
     bench.add_service("ai", "models", served="own")
     await bench.add_upstream("ai", "models", record(found["ai"]))
     return found
+
+
+@pytest.fixture
+async def closed(bench: Any, seen: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The same, with a key of each tenant. The hostile one's says what its Secret can say."""
+    for namespace, name, served in (("shop", "chat", "llama"), ("ai", "models", "own")):
+        service = make_service(namespace, name, served=served)
+        service["spec"]["access"] = {"authentication": {"mode": "APIKey", "secretName": "keys"}}
+        bench.gateway.service_sinks[0].apply(service)
+        entry: dict[str, Any] = {"sha256": [hashlib.sha256(f"mr-{namespace}".encode()).hexdigest()]}
+        if namespace == "ai":
+            entry["models"] = ["models", "shop/chat", "chat", "*", "shop/*", "../shop/chat"]
+        data = {namespace: base64.b64encode(json.dumps(entry).encode()).decode()}
+        bench.gateway.tenancy.keys.apply({"metadata": {"namespace": namespace, "name": "keys"}, "data": data})
+    return seen
 
 
 async def ask(bench: Any, host: str, model: str, **headers: str) -> tuple[int, str]:
@@ -185,6 +239,43 @@ async def test_bodies_that_never_end_leave_others_room(bench: Any, seen: dict[st
     assert len(seen["shop"]) == 1
     for writer in writers:
         writer.close()
+
+
+@pytest.mark.parametrize("bench", [PLATFORM], indirect=True)
+async def test_no_path_host_or_header_opens_a_closed_service(
+    bench: Any, closed: dict[str, list[Any]]
+) -> None:
+    models, methods = itertools.cycle(CLAIMS), itertools.cycle(("POST", "POST", "GET", "PUT", "OPTIONS"))
+    for path, host, headers in itertools.product(TRICKED_PATHS, TRICKED_HOSTS, CREDENTIALS):
+        url, data = URL(bench.url + path, encoded=True), json.dumps({"model": next(models)})
+        sent = {"Host": host, **headers}
+        async with bench.client.request(next(methods), url, data=data, headers=sent) as answer:
+            assert answer.status < 500, (path, host, headers)
+            text = await answer.text()
+        assert "ai/keys" not in text
+        assert "shop/keys" not in text
+    for head in TRICKED_HEADS:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]))
+        writer.write(head.format(*ENDS).encode() + b'{"model":"shop/chat"}'[:19])
+        assert (await reader.readline())[9:10] in (b"2", b"4")
+        writer.close()
+    assert closed["shop"] == []
+    assert closed["ai"], "its own service takes its key"
+
+
+@pytest.mark.parametrize("bench", [PLATFORM], indirect=True)
+async def test_a_key_leads_to_its_own_tenants_pods_alone(bench: Any, closed: dict[str, list[Any]]) -> None:
+    """Also while the hostile tenant has open services with the honest one's names."""
+    for name in NAMES[1:]:
+        bench.add_service("ai", name, served="llama")
+        await bench.add_upstream("ai", name, record(closed["ai"]))
+    for host, model in HONEST:
+        await ask(bench, host, model, **{"X-Api-Key": "mr-shop"})
+    assert (closed["ai"], len(closed["shop"])) == ([], 6)
+    for headers in ({"X-Api-Key": "mr-ai"}, {"X-Api-Key": HASH}):
+        for host in TRICKED_HOSTS:
+            async with bench.client.get(f"{bench.url}/v1/usage", headers={"Host": host} | headers) as answer:
+                assert not [word for word in SECRETS if f'"{word}' in await answer.text()]
 
 
 def count_series(bench: Any) -> int:

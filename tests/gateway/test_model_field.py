@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.body_fields import WHOLE_BYTES, MalformedBodyError, read_fields, replace_model
+from millrace_gateway.route import body_fields
+from millrace_gateway.route.body_fields import (
+    LONG_BYTES,
+    WHOLE_BYTES,
+    MalformedBodyError,
+    read_fields,
+    replace_model,
+)
 from millrace_runtime.api.openapi import _BODIES as REPLICAS_BODIES
 from millrace_runtime.api.request.decoding import decode_body, decode_mended
 
@@ -145,15 +152,37 @@ def test_a_long_body_that_replicas_mend_may_have_as_many_sequences_as_they_take(
     assert decode_mended(replace_model(body, "b"), dict)["model"] == "b"
 
 
+TOOLS = '"tools":[{"properties":{"model":{"type":"string"}},"required":["model"],"x":{"model":"b"}}]'
+MUCH = f'"messages":["{"." * WHOLE_BYTES}"]'
+
+
 @pytest.mark.parametrize(
-    "ending", ['"model": "a", "stream": true, "max_tokens": 7', '"mod\\u0065l": "a", "n": 3']
+    ("fields", "model"),
+    [
+        ([MUCH, '"model":"a","stream":true'], "a"),
+        ([MUCH, '"model":"a","stream":true', TOOLS], "a"),
+        ([MUCH, '"model":"c"', TOOLS, '"model" : "a","stream":true'], "a"),
+        (['"model":"a","stream":true', MUCH], "a"),
+        ([TOOLS, '"stream":true,"model":"a"', MUCH], "a"),
+        (['"model":"a","stream":true', MUCH, TOOLS], "a"),  # as OpenAI's library writes
+        ([MUCH, '"model":"a","stream":true', MUCH], None),
+        ([MUCH, '"mod\\u0065l":"a"', TOOLS], None),
+        ([MUCH, TOOLS], None),
+        ([MUCH, '"model":3', TOOLS], None),
+        ([MUCH, '"x":[{"model":"b"}%s]' % (',{"model":"b"}' * 20_000)], None),
+    ],
+    ids=range(11),
 )
-def test_of_a_body_above_two_mebibytes_only_what_is_around_the_model_is_parsed(ending: str) -> None:
-    """An `n` may stand elsewhere. Where only a parser finds the model, the parser reads all."""
-    fields = read_fields(b'{"n": 3, "prompt": "%b", %b}' % (b"." * WHOLE_BYTES, ending.encode()))
-    is_read = "n" in ending.split('"')
-    assert (fields.model, fields.is_stream) == ("a", not is_read)
-    assert fields.num_sequences == (3 if is_read else 128)
+def test_of_a_body_above_two_mebibytes_only_what_is_around_the_model_is_parsed(
+    fields: list[str], model: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An `n` may stand elsewhere, so it counts as the most sequences."""
+    parsed: list[int] = []
+    decode = body_fields._decode
+    monkeypatch.setattr(body_fields, "_decode", lambda body: parsed.append(len(body)) or decode(body))
+    found = read_fields("{{{}}}".format(",".join(fields)).encode())
+    assert (found.model, found.num_sequences) == (model, 128)
+    assert sum(parsed) <= 8 * LONG_BYTES
 
 
 LONG = [{"role": "user", "content": 'say "model": "x" and {[' * 20_000}]

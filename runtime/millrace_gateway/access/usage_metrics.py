@@ -57,7 +57,7 @@ class UsageCollector(Collector):
             self._choose()
         requests = _make_family("requests", "Requests of a client that were admitted.")
         refusals = _make_family("refusals", "Requests of a client beyond its limits.")
-        tokens = _make_family("tokens", "Tokens of a client, as replicas report them.", "kind")
+        tokens = _make_family("tokens", "Tokens of a client, as its limits count them.", "kind")
         for labels, use in self._list_series():
             requests.add_metric(labels, use.requests)
             refusals.add_metric(labels, use.refused)

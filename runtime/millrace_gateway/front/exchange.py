@@ -49,7 +49,8 @@ class Exchange:
         self.share = share
         """The body's share of the memory of all bodies."""
         self.is_work = request.method == b"POST" and request.path in PATHS_WORK
-        """Whether it needs a replica's model. No other request wakes a service or keeps it awake."""
+        """Whether it needs a replica's model. No other request wakes a service, and only
+        a WebSocket keeps it awake, too."""
         self.is_generation = self.is_work and request.path not in _COUNTING
         """Whether it takes a place among the sequences: not if it only counts tokens."""
         self.began = began

@@ -6,8 +6,8 @@ from millrace_gateway.access.access_log import LoggedRequest
 from millrace_gateway.access.errors import MissingKeyError, RateLimitedError, UnknownKeyError
 from millrace_gateway.access.identity import Client, Tenant, read_credentials
 from millrace_gateway.access.keys import KeyIndex
-from millrace_gateway.access.limits.limiter import USUAL_COMPLETION, Limiter, estimate_tokens
-from millrace_gateway.access.limits.reservation import Admission, read_usage
+from millrace_gateway.access.limits.limiter import USUAL_COMPLETION, Limiter, estimate_usage
+from millrace_gateway.access.limits.reservation import Admission, Usage, read_usage
 from millrace_gateway.access.policy import OPEN, AccessPolicy, read_policy
 from millrace_gateway.access.signer import Signer
 from millrace_gateway.access.usage import UsageBook
@@ -124,7 +124,7 @@ class Guard:
             )
         estimate = self._estimate(exchange, num_body_bytes)
         try:
-            reservation = self._limiter.admit(client, service.key, policy, estimate)
+            reservation = self._limiter.admit(client, service.key, policy, estimate.num_tokens)
         except RateLimitedError:
             if client is not None:
                 self._book.count_refusal(client.tenant, service.key)
@@ -172,7 +172,7 @@ class Guard:
             return
         admission.reservation.settle(admission.usage, may_be_more=admission.may_be_more)
         if admission.client is not None:
-            self._book.count_request(admission.client.tenant, admission.service, admission.usage)
+            self._book.count_request(admission.client.tenant, admission.service, admission.charged)
 
     def log(self, exchange: Exchange, seconds: float) -> None:
         """Write the request into the access log, if there is one."""
@@ -211,14 +211,14 @@ class Guard:
                 raise UnknownKeyError("The API key is not valid.")
         return {"object": "list", "data": [self._book.describe(client.tenant) for client in clients]}
 
-    def _estimate(self, exchange: Exchange, num_body_bytes: int) -> int:
+    def _estimate(self, exchange: Exchange, num_body_bytes: int) -> Usage:
         fields = exchange.fields
         if not exchange.is_generation:
-            return 0
+            return Usage(0, 0, 0)
         most = fields.most_tokens
         if most is None and exchange.request.path == PATH_COMPLETIONS:
             most = USUAL_COMPLETION
-        return estimate_tokens(num_body_bytes, most, fields.num_choices)
+        return estimate_usage(num_body_bytes, most, fields.num_choices)
 
     def _sign(self, replica: Replica) -> bytes:
         token = self._signer.sign(replica.key, replica.gateway_keys)

@@ -147,7 +147,8 @@ class Proxy:
         their turns end when their answers begin, however slowly the client reads them.
         """
         num_bytes, num_choices = len(exchange.upstream.body), exchange.fields.num_choices
-        turnstiles, tokens = self._turnstiles, estimate_turn(admission.estimate, num_bytes, num_choices)
+        turnstiles, estimate = self._turnstiles, admission.estimate.num_tokens
+        tokens = estimate_turn(estimate, num_bytes, num_choices)
         if not exchange.is_generation:
             turnstiles, tokens = self._counting, estimate_tokens(num_bytes, 0, 1)
         replica = None
@@ -175,7 +176,7 @@ class Proxy:
 
     def _leave(self, turn: Turn, admission: Admission) -> None:
         """End a generation's turn. What it has used is known now."""
-        self._turnstiles.leave(turn, admission.num_used)
+        self._turnstiles.leave(turn, admission.num_charged)
 
     def _assign_body(self, exchange: Exchange, service: ServiceKey, client: Client) -> None:
         """Count the body as its client's, which is known now. Raises BusyError."""
@@ -204,7 +205,8 @@ class Proxy:
     @contextmanager
     def _count(self, exchange: Exchange, key: ServiceKey) -> Iterator[None]:
         """Count a request of a service from its arrival to its end, also while it waits."""
-        if exchange.is_work:
+        keeps_awake = exchange.is_work or exchange.request.tunnel
+        if keeps_awake:
             self._activity.begin(key)
         ending = self._metrics.begin(key)
         try:
@@ -217,7 +219,7 @@ class Proxy:
             raise
         finally:
             ending.end(exchange.outcome)
-            if exchange.is_work:
+            if keeps_awake:
                 self._activity.end(key)
 
     async def _read(self, exchange: Exchange, rule: HostRule) -> bytes:
@@ -246,9 +248,9 @@ class Proxy:
 
     def _prepare(self, exchange: Exchange, body: bytes) -> None:
         """Make the request for replicas, and its preference among several."""
-        request = exchange.request
+        request, admission = exchange.request, exchange.admission
         if exchange.is_work and len(self._catalogue.ready_replicas(exchange.route)) != 1:
-            salt = self._guard.find_salt(exchange.admission)
+            salt = self._guard.find_salt(admission)
             session = request.header(_SESSION)
             exchange.preference = self._preferences.read(exchange.route.services[0].key, body, salt, session)
         exchange.upstream = UpstreamRequest(
@@ -258,6 +260,7 @@ class Proxy:
             body=body,
             model=exchange.model,
             share=exchange.share,
+            on_report=admission.observe if admission is not None else None,
         )
         keep_read_later(request.headers)
 
@@ -278,11 +281,8 @@ class Proxy:
             request.method, path, lines, body=b"", model=None, share=exchange.share, is_handshake=True
         )
         keep_read_later(request.headers)
-        self._activity.begin(route.sleeper.key)
-        try:
+        with self._count(exchange, route.sleeper.key):
             await self._attempts.connect_websocket(exchange)
-        finally:
-            self._activity.end(route.sleeper.key)
 
     def _address(self, request: Request, rule: HostRule, body: bytes) -> Addressed:
         encoding = request.header(b"content-encoding")

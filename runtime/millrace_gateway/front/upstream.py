@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace_gateway.errors import (
@@ -43,6 +44,8 @@ class UpstreamRequest:
     """The service's name in the body; None if the body is forwarded unchanged."""
     share: BodyShare
     """The body's share of the budget."""
+    on_report: Callable[[bytes], None] | None = None
+    """Gets the usage that a replica reports before its answer."""
     is_handshake: bool = False
     """Whether it asks for a WebSocket."""
     is_sent: bool = False
@@ -135,6 +138,7 @@ class Upstream:
         if connection is None:
             connection = await self._pool.connect(replica.uid, replica.address, PORT_HTTP)
         request.is_sent = True
+        connection.reports.on_usage = request.on_report
         try:
             head = await connection.ask(
                 request.write_head(replica.address, write_headers(more)),

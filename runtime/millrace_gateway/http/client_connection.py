@@ -150,8 +150,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._newest = None
             self._deadline = self._server.now() + self._server.limits.idle_seconds
-        held = self.take_held()
-        if held or following is not None:
+        if (held := self.take_held()) or following is not None:
             self._take(held)
 
     def cut(self, *, resets: bool) -> None:
@@ -210,13 +209,15 @@ class ClientConnection(asyncio.Protocol):
         backlog = self._backlog
         if start < len(data) and not self._is_over:
             backlog.held += data[start:]
-            if len(backlog.held) > self._server.limits.max_pipelined_bytes:
-                self.pause_reading()
-        if not self._is_over and backlog.count(self._parser):
-            self._shed()
+        has_grown = not self._is_over and backlog.count(self._parser)
+        is_full = len(backlog.held) > self._server.limits.max_pipelined_bytes
+        if is_full and (self._active is None or self._active.tunnel):
+            self.pause_reading()
+        elif has_grown or is_full:
+            self._shed()  # and read on: else a client that leaves would not show
 
     def _shed(self) -> None:
-        """Keep only the request that is being answered: all connections keep more than they may."""
+        """Keep only the request that is being answered: its connection, or all, keep more than they may."""
         if self._active is not None and self._active.is_complete:
             self._backlog.clear(self._parser.num_kept_bytes)
             self._newest, self._active.keeps_alive, self._is_over = self._active, False, True
@@ -281,15 +282,13 @@ class ClientConnection(asyncio.Protocol):
         self._backlog.held = b""
         if self._transport.is_closing():
             return
-        if is_sending:
-            self._transport.write_eof()
-            self._deadline = self._server.now() + self._server.limits.linger_seconds
-            self._transport.resume_reading()
-        elif self._server.is_draining:  # the process may end before the kernel has sent everything
-            self._transport.write_eof()
-            self._transport.resume_reading()
-        else:
+        if not (is_sending or self._server.is_draining):
             self._transport.close()
+            return
+        self._transport.write_eof()  # a process that drains may end before the kernel has sent everything
+        self._transport.resume_reading()
+        if is_sending:
+            self._deadline = self._server.now() + self._server.limits.linger_seconds
 
     def _expire(self) -> None:
         self._deadline = 0.0

@@ -6,6 +6,7 @@ from typing import Protocol
 import httptools
 
 from millrace_gateway.errors import BrokenAnswerError
+from millrace_gateway.http.early_reports import EarlyReports
 from millrace_gateway.http.head import FRAMING, AnswerHead
 from millrace_gateway.http.sockets import REPLICA_SECONDS, keep_alive
 
@@ -55,6 +56,7 @@ class ReplicaConnection(asyncio.Protocol):
         "_transport",
         "idle_since",
         "is_lost",
+        "reports",
         "tunnel",
     )
 
@@ -77,6 +79,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._has_body = True
         self._may_switch = False
         self.is_lost = False
+        self.reports = EarlyReports()
         self.idle_since = 0.0
         self.tunnel = False
         """Whether the bytes behind the head are no HTTP."""
@@ -122,6 +125,8 @@ class ReplicaConnection(asyncio.Protocol):
             own = error.__context__
             self._break(own if isinstance(own, BrokenAnswerError) else BrokenAnswerError(f"no HTTP: {error}"))
             return
+        if self.reports.pass_on(len(data)):  # else an hour of reports would be a head that is too large
+            self._num_loose_bytes = self._num_headers = 0
         self._pass()
         if self._num_loose_bytes > MAX_HEAD_BYTES:
             self._transport.abort()
@@ -161,6 +166,7 @@ class ReplicaConnection(asyncio.Protocol):
         """Pass the head on, unless it only informs (status 1xx)."""
         status = self._head.status = self._parser.get_status_code()
         if status < 200 and status != _SWITCHING:  # their bytes stay counted: there may be no end
+            self.reports.note_head(self._head.headers)
             return
         self._num_loose_bytes = 0
         if status == _SWITCHING and not self._may_switch:
@@ -268,7 +274,7 @@ class ReplicaConnection(asyncio.Protocol):
         """Be idle until the next request."""
         self.resume_reading()  # a slow client may have paused it within the last bytes
         self._is_asked = False
-        self._sink = None
+        self._sink = self.reports.on_usage = None
         self.idle_since = now
 
     def _pass(self) -> None:

@@ -6,14 +6,16 @@ they are. When it decoded and encoded bodies, 7 MiB of keys held the event loop 
 MiB.
 
 The gateway parses a body of up to 2 MiB whole. Messages take 1 ms of the event loop then, and repeated keys,
-which take the longest, 15 to 20 ms (by hand). Of a longer body the gateway parses what is around `model`:
-clients write it first, or behind the messages. An `n` elsewhere would take 128 places at the replicas for
-one, so it counts as 128. Only where a parser alone finds the model, because the key stands elsewhere or is
-there twice, a longer body is parsed whole, too: 8 MiB take 12 to 90 ms (by hand).
+which take the longest, 15 to 20 ms (by hand). It parses no longer body whole, only what is around a `model`
+near its beginning or its end: OpenAI's library writes it first, other clients behind the messages, and tools
+may have properties of that name. An `n` elsewhere would take 128 places at the replicas for one, so it counts
+as 128.
 """
 
 import math
 import re
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
@@ -22,11 +24,12 @@ from millrace_runtime.mended_json import BYTE_ORDER_MARK, MOST_HALVES, count_hal
 WHOLE_BYTES = 2 << 20
 """A longer body has more than half a million tokens of text. Few models take it."""
 LONG_BYTES = 256 * 1024
-"""The gateway mends a shorter body if replicas would mend it; of a longer one it parses so many bytes around
-`model`."""
-_HEAD_BYTES = 4096
+"""The gateway mends a shorter body if replicas would mend it; of a longer one it looks for `model` in so many
+bytes at the beginning, and at the end."""
 _KEY, _SPACES = b'"model"', b" \t\r\n"
 _VALUE = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
+_MOST_KEYS, _MOST_TRIES = 64, 4
+"""The most keys `model` that are looked at from the end, and the most places on each side that are parsed."""
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _MOST_PARTS, _MOST_PROMPTS = 1024, 128
 """The most parts of a list that the gateway parses, and the most prompts that a replica takes."""
@@ -87,10 +90,10 @@ _BODY = msgspec.json.Decoder(_Body)
 
 
 def read_fields(body: bytes) -> BodyFields:
-    """Return the fields of a body. Raises MalformedBodyError."""
+    """Return the fields of a body. Raises MalformedBodyError. A long body may be UNREADABLE."""
     body = body.removeprefix(BYTE_ORDER_MARK)
-    if len(body) > WHOLE_BYTES and (fields := _read_around(body)) is not None:
-        return fields
+    if len(body) > WHOLE_BYTES:
+        return _read_around(body) or UNREADABLE
     try:
         return _decode(body)
     except MalformedBodyError:
@@ -103,7 +106,7 @@ def read_fields(body: bytes) -> BodyFields:
 
 
 def _read_around(body: bytes) -> BodyFields | None:
-    """Return the fields around `model`, with the most sequences; None if only a parser finds the model."""
+    """Return the fields around `model`, with the most sequences; None if it is not near begin or end."""
     fields = _read_end(body) or _read_start(body)
     return fields and msgspec.structs.replace(fields, num_choices=_MOST_PROMPTS)
 
@@ -155,21 +158,37 @@ def _count_choices(found: _Body) -> int:
 
 
 def _read_end(body: bytes) -> BodyFields | None:
-    """Read the fields from the last key `model` on.
+    """Read the fields from the last key `model` on that is one of the outermost object and has a text.
 
     The text from there is an object's end only if the key is one of the outermost object: else a bracket
     would be left over.
     """
-    at = body.rfind(_KEY)
-    return None if at < 0 or len(body) - at > LONG_BYTES else _decode_part(b"{" + body[at:])
+    for at in islice(_find_last(body), _MOST_TRIES):
+        if (fields := _decode_part(b"{" + body[at:])) is not None:
+            return fields
+    return None
+
+
+def _find_last(body: bytes) -> Iterator[int]:
+    """Yield where a key `model` with a text begins, near the end, the last one first."""
+    at, least = len(body), max(0, len(body) - LONG_BYTES)
+    for _ in range(_MOST_KEYS):
+        at = body.rfind(_KEY, least, at)
+        if at < 0:
+            return
+        if _VALUE.match(body, at):
+            yield at
 
 
 def _read_start(body: bytes) -> BodyFields | None:
-    """Read the fields up to the first `model`, if it is the only one: the last of several counts."""
-    found = _VALUE.search(body, 0, _HEAD_BYTES)
-    if found is None or body.find(_KEY, found.end()) >= 0:
-        return None
-    return _decode_part(body[: found.end()] + b"}")
+    """Read the fields up to a `model` of the outermost object near the beginning.
+
+    If another one follows, a replica takes that one: it refuses the name, unless it is its own.
+    """
+    for found in islice(_VALUE.finditer(body, 0, LONG_BYTES), _MOST_TRIES):
+        if (fields := _decode_part(body[: found.end()] + b"}")) is not None:
+            return fields
+    return None
 
 
 def _decode_part(body: bytes) -> BodyFields | None:

@@ -5,7 +5,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
-from millrace_gateway.route.body_fields import UNREADABLE, BodyFields, MalformedBodyError, read_fields
+from millrace_gateway.route.body_fields import (
+    UNREADABLE,
+    WHOLE_BYTES,
+    BodyFields,
+    MalformedBodyError,
+    read_fields,
+)
 from millrace_gateway.route.catalogue import Catalogue, Route
 from millrace_gateway.route.objects import ServiceKey
 
@@ -156,7 +162,7 @@ def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Add
         is_name = model is not None and catalogue.is_name_of(rule.route, model)
         return Addressed(rule.route, model if is_name else None, fields)
     if model is None:
-        raise _describe_malformed("", rule.port)
+        raise _describe_malformed("", rule.port, is_long=len(body) > WHOLE_BYTES)
     return Addressed(find_model(catalogue, model, rule), model, fields)
 
 
@@ -207,9 +213,14 @@ def _is_within(route: Route, model: str, rule: HostRule) -> bool:
     return (rule.namespace in (None, key.namespace) and is_of_name) or model == str(key)
 
 
-def _describe_malformed(error: str, port: str) -> BadRequestError:
+def _describe_malformed(error: str, port: str, *, is_long: bool = False) -> BadRequestError:
     if error:
         return BadRequestError(f"The request body is not JSON: {error}.")
+    if is_long:
+        return BadRequestError(
+            f'The gateway finds no "model" near the begin or the end of this long body: write "model" first. '
+            f"{_explain_names(port)}"
+        )
     return BadRequestError(
         f'The request names no model: send a JSON object with "model". {_explain_names(port)}'
     )

@@ -263,6 +263,7 @@ class Exchange:
     def _collect(self, writer: Writer, delta: Delta) -> None:
         """Hold a delta until the answer is whole: its bytes count as those of streams do."""
         self._booking.hold_events(writer.add_delta(delta))
+        self._answer.report_early()
 
     def _disconnect(self) -> None:
         if self._generation is not None:

@@ -25,7 +25,7 @@ NO_USAGE = Usage(0, 0)
 
 
 class UsageReport:
-    """Says when a stream reports its usage so far, and how: a comment of server-sent events."""
+    """Says when an answer reports its usage so far, and how: a stream by a comment of server-sent events."""
 
     def __init__(self) -> None:
         self._due_at = 0.0

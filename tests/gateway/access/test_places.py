@@ -248,7 +248,7 @@ def test_who_is_passed_over_saves_up_no_more_than_a_burst() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usage", "has_begun", "may_be_more", "num_used"),
+    ("usage", "has_begun", "may_be_more", "num_charged"),
     [
         (None, False, False, None),
         (None, True, False, 500),
@@ -258,12 +258,13 @@ def test_who_is_passed_over_saves_up_no_more_than_a_burst() -> None:
 )
 def test_a_request_that_has_begun_pays_its_estimate_where_its_use_is_unknown(
     usage: Usage | None,
-    num_used: int | None,
+    num_charged: int | None,
     *,
     has_begun: bool,
     may_be_more: bool,
 ) -> None:
     """Who left each answer just before its end paid a part of it, and was next again."""
-    admission = Admission(ServiceKey("team", "chat"), None, Reservation(Ledger(lambda: 0.0), (), {}), 500)
+    reservation = Reservation(Ledger(lambda: 0.0), (), {})
+    admission = Admission(ServiceKey("team", "chat"), None, reservation, Usage(100, 0, 400))
     admission.usage, admission.has_begun, admission.may_be_more = usage, has_begun, may_be_more
-    assert admission.num_used == num_used
+    assert admission.num_charged == num_charged

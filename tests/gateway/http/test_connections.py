@@ -50,7 +50,8 @@ async def ask_sleeping(bench: Bench) -> tuple[asyncio.StreamReader, asyncio.Stre
     return reader, writer
 
 
-async def test_of_what_a_client_sends_behind_its_request_little_is_parsed_and_nothing_lost() -> None:
+@pytest.mark.parametrize(("num", "num_answered"), [(1000, 1000), (4000, 1)], ids=["64 KiB", "more"])
+async def test_of_what_a_client_sends_behind_its_request_little_is_kept(num: int, num_answered: int) -> None:
     answer, ask = asyncio.Event(), b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n123456789"
 
     async def handle(request: Request) -> None:
@@ -61,17 +62,38 @@ async def test_of_what_a_client_sends_behind_its_request_little_is_parsed_and_no
         reader, writer = await connect(server)
         await wait_until_async("the server has the client", lambda: server.connections)
         (connection,) = server.connections
-        flood, size = ask * 4000, 1000 * len(ask)
+        flood, size = ask * num, 500 * len(ask)
         for start in range(0, len(flood), size):  # each read ends within a body
             connection.data_received(flood[max(0, start - 4) : start + size - 4])
         connection.data_received(flood[-4:])
-        assert len(connection._backlog._requests) * len(ask) <= 1024
-        assert not connection._transport.is_reading()
-        answer.set()
-        for _ in range(4000):
-            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        assert len(connection._backlog._requests or ()) * len(ask) <= 1024
+        assert len(connection._backlog.held) <= server.limits.max_pipelined_bytes
         assert connection._transport.is_reading()
+        answer.set()
+        for _ in range(num_answered):
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        if num_answered < num:
+            assert await reader.read() == b""
         writer.close()
+
+
+async def test_a_client_that_leaves_with_much_behind_its_request_ends_that_at_once() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Request) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with serving(handle) as server:
+        _, writer = await connect(server)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 10_000)
+        await begun.wait()
+        writer.close()
+        async with asyncio.timeout(5):
+            await ended.wait()
 
 
 ASK = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -132,7 +154,7 @@ async def test_a_client_that_sends_on_behind_its_last_request_reads_the_answer(
         writer.write(ASK + more + b"\r\n" + (ASK + b"\r\n") * 100_000)
         await wait_until_async("the server has the client", lambda: server.connections)
         (connection,) = server.connections
-        await wait_until_async("it reads no more", lambda: not connection._transport.is_reading())
+        await wait_until_async("it serves no more", lambda: connection._is_over)
         answer.set()
         answers = await reader.read()  # a reset would raise
         assert (answers.count(b"HTTP/1.1 "), answers[-5:]) == (1, b"whole")
@@ -368,6 +390,8 @@ async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
             await client.send_str(text)
             assert (await client.receive()).data == text * 2
     await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    told = {"namespace": "team", "service": "chat", "outcome": "completed"}
+    assert bench.value("millrace_gateway_requests_finished_total", **told) == 1
     assert "Authorization" not in seen
     async with bench.client.ws_connect(f"{bench.url}/v1/stream?model=chat") as client:
         await client.send_str("a")
@@ -383,6 +407,8 @@ async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await bench.client.ws_connect(bench.url + "/v1/stream?model=gone")
     assert refused.value.status == 503
+    told = {"namespace": "team", "service": "gone", "outcome": "no_replica"}
+    assert bench.value("millrace_gateway_requests_finished_total", **told) == 1
     bench.add_pod("team", "chat", "lost", next_address())
     for _ in range(4):  # another replica takes those that the lost one would have got
         async with bench.client.ws_connect(f"{bench.url}/v1/stream?model=chat") as client:

@@ -13,7 +13,7 @@ from millrace_gateway.access.errors import RateLimitedError
 from millrace_gateway.access.identity import Client
 from millrace_gateway.access.limits.bucket import Bucket
 from millrace_gateway.access.limits.ledger import Account, AccountKey, Ledger
-from millrace_gateway.access.limits.reservation import Charge, Reservation
+from millrace_gateway.access.limits.reservation import Charge, Reservation, Usage
 from millrace_gateway.access.policy import AccessPolicy, RateLimit, Scope
 from millrace_gateway.route.objects import ServiceKey
 
@@ -138,10 +138,15 @@ def _make_refusal(obstacle: Obstacle, headers: Mapping[str, str]) -> RateLimited
     )
 
 
-def estimate_tokens(num_bytes: int, max_tokens: int | None, num_choices: int) -> int:
-    """Return the tokens to reserve for a body of this size and these bounds, before anybody counts them."""
+def estimate_usage(num_bytes: int, max_tokens: int | None, num_choices: int) -> Usage:
+    """Return what to reserve for a body of this size and these bounds, before anybody counts its tokens."""
     completion = _USUAL_ANSWER if max_tokens is None else max(0, max_tokens)
-    return max(1, num_bytes // _BYTES_PER_TOKEN + completion * max(1, num_choices))
+    return Usage(max(1, num_bytes // _BYTES_PER_TOKEN), 0, completion * max(1, num_choices))
+
+
+def estimate_tokens(num_bytes: int, max_tokens: int | None, num_choices: int) -> int:
+    """Return the tokens of that estimate."""
+    return estimate_usage(num_bytes, max_tokens, num_choices).num_tokens
 
 
 def estimate_turn(estimate: int, num_bytes: int, num_choices: int) -> int:

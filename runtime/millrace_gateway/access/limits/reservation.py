@@ -72,7 +72,7 @@ class Reservation:
         return self._headers
 
     def observe(self, usage: Usage) -> None:
-        """Charge what a stream has used so far, as soon as that is more than was reserved."""
+        """Charge what an answer has used so far, as soon as that is more than was reserved."""
         used = usage.num_tokens
         if self._is_open and any(used > charge.tokens for charge in self._charges):
             self._charges = [self._raise(charge, used) for charge in self._charges]
@@ -134,8 +134,8 @@ class Admission:
     service: ServiceKey
     client: Client | None
     reservation: Reservation
-    estimate: int
-    """The tokens that the request may use, by its size and its bounds."""
+    estimate: Usage
+    """What the request may use, by its size and its bounds."""
     usage: Usage | None = None
     """None until the replica has reported it."""
     may_be_more: bool = False
@@ -146,18 +146,26 @@ class Admission:
     """Whether a replica may have begun the request."""
 
     @property
-    def num_used(self) -> int | None:
-        """The tokens that its tenant pays for; None: no replica has begun it.
+    def charged(self) -> Usage | None:
+        """What its tenant pays for; None: no replica has begun it.
 
         For a begun request without a report it is the estimate: its client may have left just before the end.
         """
         if self.usage is None:
             return self.estimate if self.has_begun else None
-        used = self.usage.num_tokens
-        return max(used, self.estimate) if self.may_be_more else used
+        if not self.may_be_more:
+            return self.usage
+        unread = max(0, self.estimate.num_tokens - self.usage.num_tokens)
+        return self.usage._replace(completion=self.usage.completion + unread)
+
+    @property
+    def num_charged(self) -> int | None:
+        """The tokens that its tenant pays for; None: no replica has begun it."""
+        charged = self.charged
+        return None if charged is None else charged.num_tokens
 
     def observe(self, text: bytes) -> None:
-        """Record the usage that a stream has reported so far, and charge it."""
+        """Record the usage that a replica has reported so far, and charge it."""
         usage = read_usage(text)
         if usage is not None:
             self.usage = usage

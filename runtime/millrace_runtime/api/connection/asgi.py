@@ -27,7 +27,8 @@ COMMENT = b": waiting\n\n"
 """Clients of server-sent events skip it."""
 CHUNKS = "millrace.chunks"
 """An ASGI extension of our server. Its `write` writes bytes as the next chunk of a started answer and returns
-True. It returns False if `send` must write them."""
+True. It returns False if `send` must write them. Its `inform` writes a header before an answer starts, in a
+head of its own."""
 
 
 class Body:
@@ -104,8 +105,9 @@ class Answer:
         self.encode_error_event = encode_error_event
         """Returns an error as a stream's last event. The exchange replaces it once it has a writer: only
         the writer knows the number of the event."""
-        self._write_chunk: Callable[[bytes], bool] | None
-        self._write_chunk = scope.get("extensions", {}).get(CHUNKS, {}).get("write")
+        own = scope.get("extensions", {}).get(CHUNKS, {})
+        self._write_chunk: Callable[[bytes], bool] | None = own.get("write")
+        self._inform: Callable[[bytes, bytes], None] | None = own.get("inform")
         self._is_started = False
         self.report = open_report(scope)
         """How the answer reports its usage; None unless the request asks for it."""
@@ -121,6 +123,13 @@ class Answer:
         self._is_started = True
         await self._send({"type": "http.response.start", "status": status, "headers": lines})
         await self._send({"type": "http.response.body", "body": body})
+
+    def report_early(self) -> None:
+        """Report what a whole answer has used so far, if that is due: its client may leave before its end."""
+        if self.report is None or self._inform is None or self._is_started:
+            return
+        if self.report.poll(time.monotonic()) is not None:
+            self._inform(_USAGE, self.report.encode())
 
     async def send_events(self, events: bytes) -> None:
         """Send events in one write. A report that is due comes before them, in a chunk of its own."""

@@ -149,7 +149,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             return
         self._is_body_open = True
         self._unanswered.append(self.cycle)
-        self.scope["extensions"] = {CHUNKS: {"write": ChunkWriter(self.cycle).write}}
+        self.scope["extensions"] = {CHUNKS: ChunkWriter(self.cycle).describe()}
         close = partial(self._close_after, self.cycle)
         self.cycle.transport = AnswerTransport(self.transport, close)  # type: ignore[assignment]
         if len(self._unanswered) > 1:

@@ -19,6 +19,10 @@ class ChunkWriter:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
 
+    def describe(self) -> dict[object, object]:
+        """Return what an application calls, as an ASGI extension."""
+        return {"write": self.write, "inform": self.inform}
+
     def write(self, data: bytes) -> bool:
         """Write a chunk of a started answer and return True. Return False if uvicorn's `send` must write it.
 
@@ -29,6 +33,13 @@ class ChunkWriter:
             return False
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
+
+    def inform(self, name: bytes, value: bytes) -> None:
+        """Write a header before the answer, in a head with the status 102. HTTP/1.0 knows no such head."""
+        cycle = self._cycle
+        is_possible = not (cycle.response_started or cycle.flow.write_paused or cycle.disconnected)
+        if is_possible and cycle.scope["http_version"] == "1.1":
+            cycle.transport.write(b"HTTP/1.1 102 Processing\r\n%b: %b\r\n\r\n" % (name, value))
 
 
 class AnswerTransport:
