@@ -55,14 +55,17 @@ class LoadedModel:
         )
 
     def choose_cache(self, host: Budget) -> CacheShape:
-        """Return a cache that fits into the free memory. Raises CapacityError."""
-        device = self.plan.device
-        if device.type == "cuda" and self.plan.settings.kv_cache_bytes is None:
-            limits = self.plan.limits([1] * len(self.plan.architecture.groups), self.longest)
-            budget = budget_cache(device, limits, self.allocate)
+        """Return a cache that fits into the free memory, on a GPU beside the largest step.
+
+        Raises CapacityError.
+        """
+        plan = self.plan
+        if plan.device.type == "cuda":
+            limits = plan.limits([1] * len(plan.architecture.groups), self.longest)
+            budget = budget_cache(plan.device, limits, self.allocate, plan.settings.kv_cache_bytes)
         else:
-            budget = _cache_budget(self.plan, host)
-        return _fit_cache(self.plan, self.longest, budget)
+            budget = _cache_budget(plan, host)
+        return _fit_cache(plan, self.longest, budget)
 
     def allocate(
         self,

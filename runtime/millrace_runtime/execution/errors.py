@@ -60,6 +60,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(word.lower() in str(one).lower() for one in _chain(error) for word in _WORDS)
 
 
+def describe(error: Exception) -> str:
+    """Return an error's type and the first line of its text. CUDA's other lines are advice for developers."""
+    first, _, _ = str(error).partition("\n")
+    return f"{type(error).__name__}: {first}"
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error

@@ -125,8 +125,14 @@ def _share_guesses(limits: Limits, num_rows: int, most: int) -> list[int]:
     return [min(limits.max_draft, most, each + (number < more)) for number in range(num_rows)]
 
 
-def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecutor) -> Budget:
-    """Return the KV cache's memory. Raises CapacityError without memory for the largest step."""
+def budget_cache(
+    device: torch.device, limits: Limits, open_executor: OpenExecutor, given: int | None = None
+) -> Budget:
+    """Return the KV cache's memory: `given`, or a share of what the largest steps leave.
+
+    The driver says how much is free: a GPU may be a slice of a card, or other processes may use it too.
+    Raises CapacityError without memory for the largest step, or for both.
+    """
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     try:
@@ -140,7 +146,16 @@ def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecut
         ) from error
     step = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
-    return share_out(torch.cuda.mem_get_info(device)[0], step, bound_recordings(len(limits.recordable)))
+    free, recordings = torch.cuda.mem_get_info(device)[0], bound_recordings(len(limits.recordable))
+    if given is None:
+        return share_out(free, step, recordings)
+    if given > (most := free - step - recordings):
+        raise CapacityError(
+            f"--kv-cache-memory {given} does not fit into the GPU's {free} free bytes beside {step} for the "
+            f"largest step and {recordings} for recorded ones: lower it to {max(0, most)} or less, or lower "
+            "--max-batched-tokens or --max-sequences"
+        )
+    return Budget(given, "--kv-cache-memory")
 
 
 def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:

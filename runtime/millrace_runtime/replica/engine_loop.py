@@ -125,10 +125,12 @@ class EngineLoop:
         executor: Executor,
         compile_grammar: Callable[[Grammar], Root],
         beat: Callable[[], None],
+        *,
+        recordings: Recordings | None = None,
     ) -> None:
         """The loop calls `beat` once a turn, and whenever the awaited step has made progress.
 
-        So a long step has heartbeats, and a hung step has none.
+        So a long step has heartbeats, and a hung step has none. Without `recordings` no step is recorded yet.
         """
         self._grammars = GrammarCompiler(compile_grammar, channel.wake)
         self._channel = channel
@@ -138,7 +140,7 @@ class EngineLoop:
         self._outputs: list[SequenceOutput] = []
         self._timing: StepTiming | None = None
         self._clock = StepClock()
-        self._recordings = Recordings(executor.limits.recordable)
+        self._recordings = recordings or Recordings(executor.limits.recordable)
         self._last_mixed: StepSize | None = None
         self._sent_stats: Stats | None = None
         self._num_compiled = 0

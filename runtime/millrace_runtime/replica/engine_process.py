@@ -13,7 +13,7 @@ from typing import NoReturn
 from millrace_runtime import contract
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.execution.errors import ModelError, WorkerError
+from millrace_runtime.execution.errors import ModelError, WorkerError, describe
 from millrace_runtime.execution.parallel.executor import start_workers
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.grammar.errors import GrammarError
@@ -26,6 +26,7 @@ from millrace_runtime.replica.grammar_compiler import Root
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.processes import Membership, join_replica
+from millrace_runtime.replica.recordings import Recordings
 from millrace_runtime.replica.trial import try_steps
 
 
@@ -52,7 +53,8 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
     compile_grammar = _open_grammars(membership.settings.model_path, executor.limits.vocabulary_size)
     scheduler = Scheduler(executor.limits, membership.settings.target_inter_token_seconds)
-    trial_steps = try_steps(scheduler, executor, sum(clock.seconds.values()))
+    recordings = Recordings(executor.limits.recordable)
+    trial_steps = try_steps(scheduler, executor, recordings, sum(clock.seconds.values()))
     clock.end("warmup")
     limits = executor.limits
 
@@ -73,7 +75,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
             trial_steps=trial_steps,
         )
     )
-    EngineLoop(channel, scheduler, executor, compile_grammar, beat).run()
+    EngineLoop(channel, scheduler, executor, compile_grammar, beat, recordings=recordings).run()
 
 
 def _open_grammars(model_path: Path, vocabulary_size: int) -> Callable[[Grammar], Root]:
@@ -150,13 +152,11 @@ def _fail(error: Exception, heartbeat: Heartbeat) -> int:
 
     A bad model and a lost worker need no traceback.
     """
-    heartbeat.write_failure(str(error) or type(error).__name__)
-    if isinstance(error, ModelError):
-        return contract.EXIT_BAD_MODEL
-    if isinstance(error, WorkerError):
-        return EXIT_ENGINE_FAILED
+    if isinstance(error, ModelError | WorkerError):
+        heartbeat.write_failure(str(error))
+        return contract.EXIT_BAD_MODEL if isinstance(error, ModelError) else EXIT_ENGINE_FAILED
+    heartbeat.write_failure(f"the engine failed: {describe(error)}")
     traceback.print_exc()
-    heartbeat.write_failure(f"the engine failed: {type(error).__name__}: {error}")
     return EXIT_ENGINE_FAILED
 
 

@@ -1,4 +1,7 @@
-"""Decides when the executor records steps. Each size takes a large part of a second."""
+"""Decides when the executor records steps. Each size takes a large part of a second.
+
+The trial before Ready records what it times (`trial.py`), and the engine's loop records the rest.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -34,25 +37,25 @@ class Recordings:
     def choose_at_work(self, steps: Iterable[StepSize], now: float) -> StepSize | None:
         """Return the size that a busy engine records now: rarely, and only one that its steps need.
 
-        The very first one is the largest, as at rest. Sizes that are recorded in ascending order share no
-        memory: the logits of all up to 256 rows of 128k tokens would take 1.1 GB instead of 131 MB.
+        As at rest the largest comes first. Sizes that are recorded in ascending order share no memory: the
+        logits of all up to 256 rows of 128k tokens would take 1.1 GB instead of 131 MB.
 
         `steps` are the sizes of its steps, the most important first.
         """
         if now - self._last < BUSY_SECONDS:
             return None
-        needed = (self._find(step) for step in steps)
-        is_first = len(self._missing) == len(self._sizes)
-        chosen = next((size for size in needed if size in self._missing), None)
-        return self._missing[-1] if chosen is not None and is_first else chosen
+        needed = next((size for step in steps if (size := self.find_missing(step)) is not None), None)
+        if needed is None:
+            return None
+        return self._sizes[-1] if self._sizes[-1] in self._missing else needed
 
     def note(self, size: StepSize, now: float) -> None:
         """Note that a size was recorded, at a time in seconds."""
         self._missing.remove(size)
         self._last = now
 
-    def _find(self, step: StepSize) -> StepSize | None:
-        """Return the size whose recording serves a step; None for a step that is too large."""
+    def find_missing(self, step: StepSize) -> StepSize | None:
+        """Return the size that is to be recorded for a step; None if it is, or if the step is too large."""
         sizes = [size for size in self._sizes if size.is_mixed is step.is_mixed]
         place = bisect_left(sizes, step)
-        return sizes[place] if place < len(sizes) else None
+        return sizes[place] if place < len(sizes) and sizes[place] in self._missing else None

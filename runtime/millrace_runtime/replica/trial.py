@@ -1,10 +1,12 @@
 """Trial steps before the first request: they warm up the kernels, and measure the time of a step.
 
 From them the autoscaler knows the capacity of a new service's replica before the first request: they use this
-model on this accelerator.
+model on this accelerator. Where steps can be recorded, the trial records the sizes that it times: serving
+repeats recordings, and without one a step takes longer. So a replica is ready with these sizes.
 """
 
 import random
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -12,10 +14,12 @@ import msgspec
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.encoding import pack_tokens
-from millrace_runtime.protocol.executor import Executor
+from millrace_runtime.protocol.executor import Executor, Record
 from millrace_runtime.protocol.messages import FINISH_ERROR, Generate, NewSequence, StepTiming
 from millrace_runtime.protocol.sampling import Sampling, build_costly_sampling
+from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.engine_loop import StepClock
+from millrace_runtime.replica.recordings import Recordings
 
 GREEDY = Sampling(temperature=0.0)
 SHORTEST_PROMPT = 4
@@ -24,6 +28,8 @@ SHORT_PROMPT = 64
 LONG_PROMPT = 1024
 NUM_SEQUENCES = 32
 """Of 1000 tokens each: reading so many takes a GPU a large part of a step, and is no noise."""
+FEW_SEQUENCES = 8
+"""Of the first requests. Every step of fewer sequences is served by the recording of this size."""
 NUM_PROMPTS = 3
 NUM_STEPS = 8
 LEAST_SECONDS = 1e-6
@@ -40,14 +46,16 @@ BATCH_PER_LOADING = 0.05
 """The same as a share of the loading time, if that is more: after a minute, three seconds."""
 
 
-def try_steps(scheduler: Scheduler, executor: Executor, loading_seconds: float = 0.0) -> list[StepTiming]:
+def try_steps(
+    scheduler: Scheduler, executor: Executor, recordings: Recordings, loading_seconds: float = 0.0
+) -> list[StepTiming]:
     """Return the measured steps: of one token, of a prompt, and of several long sequences.
 
-    `loading_seconds` is the time that the start has taken until now. For a model that is so slow that the
-    trial would delay requests, the list is empty. Raises ModelError if the model computes no token, because
-    it would fail every request.
+    It notes in `recordings` what it has recorded. `loading_seconds` is the time that the start has taken
+    until now. For a model that is so slow that the trial would delay requests, the list is empty. Raises
+    ModelError if the model computes no token, because it would fail every request.
     """
-    steps = _Trial(scheduler, executor, loading_seconds).measure()
+    steps = _Trial(scheduler, executor, recordings, loading_seconds).measure()
     scheduler.forget_prefixes()  # no request has these prompts
     return steps
 
@@ -70,8 +78,10 @@ def find_number(prompt_seconds: float, loading_seconds: float) -> int:
 
 
 class _Trial:
-    def __init__(self, scheduler: Scheduler, executor: Executor, loading_seconds: float) -> None:
-        self._loading_seconds = loading_seconds
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, recordings: Recordings, loading_seconds: float
+    ) -> None:
+        self._recordings, self._loading_seconds = recordings, loading_seconds
         self._scheduler = scheduler
         self._executor = executor
         self._rng = random.Random(0)  # noqa: S311  equal prompts could share work that others can't
@@ -79,12 +89,14 @@ class _Trial:
     def measure(self) -> list[StepTiming]:
         costly = build_costly_sampling(self._executor.limits.vocabulary_size)
         self._run(1, SHORTEST_PROMPT, max_tokens=2, sampling=costly)  # compiles what the first use compiles
+        self._record(StepSize(min(FEW_SEQUENCES, self._executor.limits.num_slots)), StepSize(1))
         first = self._decode_alone(1)
         if first is None or not is_affordable(first.seconds):
             return []
         lone, length = self._decode_alone(NUM_STEPS), self._find_length()
         if lone is None or length < SHORT_PROMPT:
             return []
+        self._record(StepSize(min(length, self._executor.limits.max_batched_tokens), is_mixed=True))
         self._run(1, length)
         runs = [self._run(1, length) for _ in range(NUM_PROMPTS)]
         seconds = sorted(sum(step.seconds for step in steps) for steps in runs)[NUM_PROMPTS // 2]
@@ -101,12 +113,20 @@ class _Trial:
         seconds = sum(step.seconds for step in self._run(1, SHORT_PROMPT))
         return min(find_length(seconds), longest)
 
+    def _record(self, *steps: StepSize) -> None:
+        """Record the sizes that will serve such steps."""
+        for step in steps:
+            if (size := self._recordings.find_missing(step)) is not None:
+                self._executor.control(Record(size))
+                self._recordings.note(size, time.monotonic())
+
     def _decode_alone(self, num_steps: int) -> StepTiming | None:
         return _find_usual(self._run(1, SHORTEST_PROMPT, max_tokens=1 + num_steps))
 
     def _decode_together(self, num_sequences: int, length: int) -> StepTiming | None:
         """Return a step of several sequences. The first one still runs during the prompt of the last one."""
         number = min(num_sequences, self._executor.limits.num_slots)
+        self._record(StepSize(number))
         num_chunks = 2 * number * length // self._executor.limits.max_batched_tokens
         return _find_usual(self._run(number, length, max_tokens=1 + num_chunks + NUM_STEPS))
 

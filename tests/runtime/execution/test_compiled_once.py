@@ -20,10 +20,11 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.protocol.executor import Record
+from millrace_runtime.protocol.executor import Forget, Record
 from millrace_runtime.protocol.messages import NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import StepSize
+from millrace_runtime.replica.recordings import Recordings
 from millrace_runtime.replica.trial import try_steps
 from tests.runtime.engine.engine_driver import request
 from tests.runtime.execution.conftest import SMALL
@@ -90,16 +91,37 @@ def draw_nothing(*asked: Any) -> Sampled:
     return Sampled(*map(torch.zeros_like, triton_sample(*asked)))
 
 
+class EmptyRecorder:
+    """Records as CUDA does: a repetition launches nothing."""
+
+    def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
+        compute()
+        return self.forget
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize("in_trial", [(), (1, 8)])
 def test_the_trial_compiles_all_that_serving_needs(
-    make_model: Callable[..., Path], launches: Launches, monkeypatch: pytest.MonkeyPatch
+    make_model: Callable[..., Path],
+    launches: Launches,
+    monkeypatch: pytest.MonkeyPatch,
+    in_trial: tuple[int, ...],
 ) -> None:
+    """Also one whose steps are recorded: later ones may not be."""
     settings = SMALL | {"max_batched_tokens": 64}
     executor = build_executor(ExecutionSettings(make_model(), kernels="torch", **settings))
     executor._runner.sampler = executor._runner.sampler._replace(draw=draw_nothing)
+    monkeypatch.setattr(executor._runner, "_recorder", EmptyRecorder())
+    executor.limits = msgspec.structs.replace(executor.limits, recordable=tuple(map(StepSize, in_trial)))
     scheduler = Scheduler(executor.limits)
-    try_steps(scheduler, executor)
+    try_steps(scheduler, executor, Recordings(executor.limits.recordable))
+    assert executor.recorded == set(executor.limits.recordable)
     known = set(launches.kinds)
     assert len(known) == 15
+    for size in executor.recorded:
+        executor.control(Forget(size))
     for number in range(1, 40):
         one = request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5)
         sequences = [NewSequence(number, SAMPLINGS[number % len(SAMPLINGS)])]
@@ -110,7 +132,6 @@ def test_the_trial_compiles_all_that_serving_needs(
         assert launches.kinds - known == set()
     sizes = (StepSize(7), StepSize(9, is_mixed=True), StepSize(32, is_mixed=True))
     executor.limits = msgspec.structs.replace(executor.limits, recordable=sizes)
-    monkeypatch.setattr(executor._runner, "_recorder", lambda compute: compute())
     for size in sizes:
         executor.control(Record(size))
     assert launches.kinds - known == set(), "nor does recording compile any"

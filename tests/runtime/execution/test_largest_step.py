@@ -1,13 +1,26 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_budget import Budget, CacheDemand, CacheGroup, plan_cache, share_out
+from millrace_fit.kv_budget import (
+    SHARE_OF_THE_REST,
+    Budget,
+    CacheDemand,
+    CacheGroup,
+    bound_recordings,
+    plan_cache,
+    share_out,
+)
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.collective import ALONE_RANK
+from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.kv_cache import build_largest_plan, run_largest
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Wake
@@ -72,3 +85,115 @@ def test_the_cache_gets_a_share_of_what_is_left_beside_it() -> None:
 def test_a_gpu_that_is_full_says_so() -> None:
     with pytest.raises(NoRoomError, match=r"a KV cache of 0 bytes .* the GPU's free memory beside 200 bytes"):
         plan_cache(CacheDemand((CacheGroup(100),), 1, 64, 100, is_firm=False), share_out(100, 200))
+
+
+GIB, STEP = 1 << 30, 1 << 28
+BLOCK = 2 * 2 * 2 * 8 * 16 * 4
+WEIGHTS = 3 << 30
+
+
+class Card:
+    """A GPU as its driver and torch's allocator show it, and an executor whose steps take its memory.
+
+    Nothing else is known of it, such as its name or its whole memory: other processes may have a part.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, error: Exception | None = None) -> None:
+        self._free, self._error, self._peak, self.num_steps = free, error, WEIGHTS, 0
+        said: dict[str, Callable[[], object]] = {
+            "memory_allocated": lambda: WEIGHTS,
+            "reset_peak_memory_stats": lambda: None,
+            "max_memory_allocated": lambda: self._peak,
+            "empty_cache": lambda: None,
+            "mem_get_info": lambda: (free, 141 * GIB),
+        }
+        for name, answer in said.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer())
+        monkeypatch.setattr(LoadedModel, "allocate", lambda loaded, *_: self._open(loaded))
+
+    def _open(self, loaded: LoadedModel) -> Any:
+        limits, rows = loaded.plan.limits([1], loaded.longest), SimpleNamespace(rows=[])
+        return SimpleNamespace(limits=limits, submit=self._run, collect=lambda: rows, control=lambda _: None)
+
+    def _run(self, _plan: object) -> None:
+        self.num_steps += 1
+        if self._error is not None:
+            raise self._error
+        if self._free < STEP:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {STEP} bytes")
+        self._peak = WEIGHTS + STEP
+
+
+def load_on_a_gpu(path: Path, given: int | None) -> LoadedModel:
+    loaded = load(path)
+    settings = replace(loaded.plan.settings, kv_cache_bytes=given)
+    return replace(loaded, plan=replace(loaded.plan, device=torch.device("cuda", 0), settings=settings))
+
+
+RECORDED = bound_recordings(5 + 4)
+"""Of 1, 2, 4, 8 and 12 rows, and steps of 16, 32, 64 and 96 tokens with a prompt."""
+
+
+@pytest.mark.parametrize(
+    ("free", "given", "num_bytes"),
+    [
+        (80 * GIB, None, (80 * GIB - STEP - RECORDED) * SHARE_OF_THE_REST),
+        (2 * GIB, None, (2 * GIB - STEP - RECORDED) * SHARE_OF_THE_REST),
+        (2 * GIB, GIB, GIB),
+        (2 * GIB, 2 * GIB - STEP - RECORDED, 2 * GIB - STEP - RECORDED),
+    ],
+    ids=["a whole card", "a slice of it or a shared one", "a cache that fits", "to the last byte"],
+)
+def test_a_gpus_cache_fits_beside_the_largest_step_into_what_the_driver_has_free(
+    make_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    given: int | None,
+    num_bytes: float,
+) -> None:
+    loaded, card = load_on_a_gpu(make_model(), given), Card(monkeypatch, free)
+    shape = loaded.choose_cache(Budget(7, "the host's memory, where no GPU's cache is"))
+    assert shape.num_blocks == (int(num_bytes) // BLOCK,)
+    assert card.num_steps > loaded.plan.limits([1], loaded.longest).depth, "as many as may be in flight"
+
+
+TOO_MUCH = 2 * GIB - STEP - RECORDED + 1
+
+
+@pytest.mark.parametrize(
+    ("free", "given", "text"),
+    [
+        (STEP - 1, None, "no memory for the largest step beside the weights: lower --max-batched-tokens or"),
+        (
+            STEP - 1,
+            1 << 20,
+            "no memory for the largest step beside the weights: lower --max-batched-tokens or",
+        ),
+        (STEP + RECORDED, None, r"a KV cache of 0 bytes .* holds 0 tokens.* give the cache more memory"),
+        (
+            2 * GIB,
+            TOO_MUCH,
+            rf"--kv-cache-memory {TOO_MUCH} .* beside {STEP} .* lower it to {TOO_MUCH - 1} or less, or lower",
+        ),
+    ],
+)
+def test_a_gpu_without_memory_for_the_largest_step_is_refused_before_it_serves(
+    make_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    given: int | None,
+    text: str,
+) -> None:
+    loaded = load_on_a_gpu(make_model(), given)
+    Card(monkeypatch, free)
+    with pytest.raises(CapacityError, match=text):
+        loaded.choose_cache(Budget(0, "unused"))
+
+
+def test_another_error_of_the_largest_step_is_no_lack_of_memory(
+    make_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_on_a_gpu(make_model(), GIB)
+    Card(monkeypatch, 2 * GIB, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal"):
+        loaded.choose_cache(Budget(0, "unused"))

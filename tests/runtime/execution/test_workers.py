@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel import heartbeats, worker_pool
 from millrace_runtime.execution.parallel.executor import ParallelExecutor, read_num_threads
 from millrace_runtime.execution.parallel.heartbeats import Watch
+from millrace_runtime.execution.parallel.messages import Failed, FromWorker
+from millrace_runtime.execution.parallel.worker_process import Worker
 from millrace_runtime.protocol.executor import Sleep, Wake
 from millrace_runtime.protocol.sampling import count_mask_bytes
 from millrace_runtime.protocol.step import Placement, Row, StepPlan
@@ -187,6 +190,15 @@ def test_an_error_in_one_workers_step_is_reported_in_its_words(
     executor.submit(StepPlan(0, [7], [], [], []))
     with pytest.raises(WorkerError, match=r"worker \d of 2 failed: PlanError: slot 7 holds no sequence"):
         executor.collect()
+
+
+def test_an_error_of_a_device_is_reported_by_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[FromWorker] = []
+    arguments, channel = SimpleNamespace(index=1), SimpleNamespace(send=said.append)
+    error = RuntimeError("CUDA error: an illegal memory access\nConsider passing CUDA_LAUNCH_BLOCKING=1\n")
+    Worker(arguments, channel).fail(error)  # type: ignore[arg-type]
+    assert said == [Failed("RuntimeError: CUDA error: an illegal memory access", False)]
+    assert "CUDA_LAUNCH_BLOCKING" in capsys.readouterr().err, "the traceback has all of them"
 
 
 def test_workers_end_with_the_engine(

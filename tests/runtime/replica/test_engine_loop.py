@@ -18,6 +18,7 @@ from millrace_runtime.protocol.messages import Abort, Begun, FromEngine, Generat
 from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineChannel, EngineLoop, StepClock
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
+from millrace_runtime.replica.recordings import Recordings
 from millrace_runtime.replica.trial import try_steps
 from tests.runtime.engine.engine_driver import (
     SimulatedExecutor,
@@ -40,7 +41,7 @@ class Peer:
         self._decoder: FrameDecoder[FromEngine] = FrameDecoder(FromEngine)  # type: ignore[arg-type]
         self._theirs = theirs
         scheduler, self.executor = Scheduler(bounds), SimulatedExecutor(bounds, next_token)
-        try_steps(scheduler, self.executor)
+        try_steps(scheduler, self.executor, Recordings(()))
         self._loop = EngineLoop(EngineChannel(theirs), scheduler, self.executor, build_grammar, self._beat)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -164,7 +165,7 @@ def test_a_model_that_fails_its_trial_serves_nothing(num_good: int) -> None:
     draws = iter([1] * num_good)
     executor = SimulatedExecutor(bounds, lambda _: next(draws, None))
     with pytest.raises(ModelError, match=r"trial step.*logits are not finite.*download the model again"):
-        try_steps(Scheduler(bounds), executor)
+        try_steps(Scheduler(bounds), executor, Recordings(()))
 
 
 class SlowExecutor(SimulatedExecutor):

@@ -59,6 +59,15 @@ def test_decoding_comes_before_prompts_and_the_largest_of_both_kinds_first() -> 
     assert left == [StepSize(8), MIXED[0], StepSize(2), StepSize(1)]
 
 
+def test_after_the_trial_a_busy_engine_begins_with_the_largest_too() -> None:
+    recordings, now = Recordings(SIZES), BUSY_SECONDS
+    for size in (StepSize(2), StepSize(1)):
+        recordings.note(size, 0.0)
+    assert recordings.choose_at_work([StepSize(1)], now) is None, "it is there already"
+    assert recordings.choose_at_work([StepSize(3)], now) == StepSize(8)
+    assert recordings.choose_at_rest(now) == StepSize(8)
+
+
 def test_an_executor_that_records_nothing_is_never_asked() -> None:
     recordings = Recordings(())
     assert recordings.is_complete

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import msgspec
 
 from millrace_fit.kv_budget import Budget
-from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.execution.errors import ModelError, describe
 from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
 from millrace_runtime.execution.parallel.heartbeats import Heartbeats, keep_beating
 from millrace_runtime.execution.parallel.messages import (
@@ -70,7 +70,7 @@ class Worker:
         is_model = isinstance(error, ModelError)
         if not is_model:
             traceback.print_exception(error)
-        text = str(error) if is_model else f"{type(error).__name__}: {error}"
+        text = str(error) if is_model else describe(error)
         try:
             self._send(Failed(text, is_model))
         except ChannelClosed:
