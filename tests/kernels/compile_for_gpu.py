@@ -1,5 +1,5 @@
-"""`compile_for_gpu.py TYPE CAPABILITY`: compile every Triton kernel for Ampere (80) or Hopper (90), or those
-with 8-bit floats for Ada (89).
+"""`compile_for_gpu.py TYPE CAPABILITY`: compile every Triton kernel for Ampere (80), Hopper (90) or Blackwell
+(100), or those with 8-bit floats for Ada (89).
 
 No GPU is needed. Run without TRITON_INTERPRET.
 """
@@ -29,7 +29,7 @@ from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT
 from millrace_kernels.sampling.gpu.triton_shape import SHAPE
 from millrace_kernels.silu_mul.reference import GELU_CUBE, GELU_FACTOR
 
-TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
+TARGETS = [GPUTarget("cuda", capability, 32) for capability in (80, 90, 100)]
 ADA = GPUTarget("cuda", 89, 32)
 """Multiplies 8-bit floats, as Hopper, by Ampere's instructions: what reads such floats differs from both."""
 SHARED_MEMORY = 99 << 10
@@ -80,21 +80,11 @@ def attention_cases(
     """With a window there are sinks, too, as in gpt-oss."""
     package, rows = "paged_attention", frozenset({"num_rows"})
     one, many = choose_decode_tile(dtype, head_dim, group), choose_prefill_tile(dtype, head_dim, group)
-    has_scales = {"HAS_SCALES": kv is not KvFormat.MODEL}
-    decode = DECODE | has_scales | block_sizes(one, head_dim, group) | {"WINDOW": window}
-    prefill = (
-        PREFILL
-        | has_scales
-        | block_sizes(many, head_dim, group)
-        | {"BLOCK_Q": many.rows // group, "WINDOW": window, "HAS_SINKS": window > 0}
-    )
-    merge = {
-        "HAS_SINKS": window > 0,
-        "HEADS": 8,
-        "HEAD_DIM": head_dim,
-        "SPANS": SPANS_AT_ONCE,
-        "BLOCK_D": one.head_dim,
-    }
+    has_sinks = {"HAS_SINKS": window > 0}
+    common = {"HAS_SCALES": kv is not KvFormat.MODEL, "WINDOW": window} | has_sinks
+    decode = DECODE | common | block_sizes(one, head_dim, group)
+    prefill = PREFILL | common | block_sizes(many, head_dim, group) | {"BLOCK_Q": many.rows // group}
+    merge = {"HEADS": 8, "HEAD_DIM": head_dim, "SPANS": SPANS_AT_ONCE, "BLOCK_D": one.head_dim} | has_sinks
     return [
         Case(f"{package}.triton_decode", "decode", decode, rows, one.warps, one.stages, kv),
         Case(f"{package}.triton_decode", "merge", merge, num_warps=MERGE_WARPS),

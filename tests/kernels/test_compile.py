@@ -9,7 +9,7 @@ from tests.kernels.libraries import READS_KERNELS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", ["80", "89", "90"])
+@pytest.mark.parametrize("capability", ["80", "89", "90", pytest.param("100", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "dtype", [pytest.param("bf16", marks=READS_KERNELS), pytest.param("fp32", marks=pytest.mark.long)]
 )

@@ -19,6 +19,8 @@ def _decode_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
     kv_ptr: tl.tensor,
     scales_ptr: tl.tensor,
+    sinks_ptr: tl.tensor,
+    output_ptr: tl.tensor,
     sums_ptr: tl.tensor,
     mixed_ptr: tl.tensor,
     starts_ptr: tl.tensor,
@@ -38,6 +40,8 @@ def _decode_kernel(  # noqa: PLR0917
     scales_stride_block: tl.tensor,
     scales_stride_part: tl.tensor,
     scales_stride_head: tl.tensor,
+    output_stride_token: tl.tensor,
+    output_stride_head: tl.tensor,
     tables_stride: tl.tensor,
     KV_HEADS: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803
@@ -52,6 +56,7 @@ def _decode_kernel(  # noqa: PLR0917
     BLOCK_D: tl.constexpr,  # noqa: N803
     DOT_IN_FLOAT32: tl.constexpr,  # noqa: N803
     HAS_SCALES: tl.constexpr,  # noqa: N803
+    HAS_SINKS: tl.constexpr,  # noqa: N803
 ) -> None:
     lanes = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_D)
@@ -63,8 +68,9 @@ def _decode_kernel(  # noqa: PLR0917
         kv_head = part % KV_HEADS
         row = tl.load(owners_ptr + span)
         first_span = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
+        num_spans = tl.load(ends_ptr + row) - first_span
         context = tl.load(contexts_ptr + row)
-        # `spans.count_span_keys`
+        # `split_kv.count_span_keys`
         seen = tl.minimum(context, WINDOW) if WINDOW else context
         keys = tl.maximum(tl.cdiv(seen, MOST_SPANS * KEYS_UNIT) * KEYS_UNIT, LEAST_KEYS)
         begin = (span - first_span) * keys
@@ -105,11 +111,18 @@ def _decode_kernel(  # noqa: PLR0917
                 HAS_SCALES, query_ptr.dtype.element_ty,
             )  # fmt: skip
 
-        line = (span * KV_HEADS * GROUP + heads).to(tl.int64)
-        tl.store(sums_ptr + line * 2, best, mask=is_head)
-        tl.store(sums_ptr + line * 2 + 1, total, mask=is_head)
-        where = mixed_ptr + line[:, None] * HEAD_DIM + dims[None, :]
-        tl.store(where, mixed, mask=is_head[:, None] & is_dim[None, :])
+        is_number = is_head[:, None] & is_dim[None, :]
+        if num_spans == 1:
+            if HAS_SINKS:
+                total += weigh_sink(tl.load(sinks_ptr + heads, mask=is_head, other=0.0), best)
+            place = token * output_stride_token + heads * output_stride_head
+            where = output_ptr + place[:, None] + dims[None, :]
+            tl.store(where, (mixed / total[:, None]).to(output_ptr.dtype.element_ty), mask=is_number)
+        else:
+            line = (span * KV_HEADS * GROUP + heads).to(tl.int64)
+            tl.store(sums_ptr + line * 2, best, mask=is_head)
+            tl.store(sums_ptr + line * 2 + 1, total, mask=is_head)
+            tl.store(mixed_ptr + line[:, None] * HEAD_DIM + dims[None, :], mixed, mask=is_number)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -131,12 +144,13 @@ def _merge_kernel(  # noqa: PLR0917
     row = tl.program_id(0)
     head = tl.program_id(1)
     token = tl.load(starts_ptr + row)
-    if tl.load(starts_ptr + row + 1) - token == 1:
+    begin = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
+    end = tl.load(ends_ptr + row)
+    # A lone span's result is already there.
+    if (tl.load(starts_ptr + row + 1) - token == 1) & (end - begin != 1):
         dims = tl.arange(0, BLOCK_D)
         is_dim = dims < HEAD_DIM
         spans = tl.arange(0, SPANS)
-        begin = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
-        end = tl.load(ends_ptr + row)
         # A finite start: a padding row of a graph's batch has no keys and no span, and gets zeros.
         best = tl.full((), -1.0e30, tl.float32)
         total = tl.zeros((), tl.float32)

@@ -127,20 +127,22 @@ class TritonAttention:
         kv_heads, (data, scales, strides) = kv_cache.num_kv_heads, launch_cache(kv_cache)
         group = num_heads // kv_heads
         sums, mixed = self._find_partial(num_heads, head_dim, query.device)
+        sink_scores = sums if sinks is None else sinks
         tile = choose_decode_tile(query.dtype, head_dim, group)
         _decode_kernel[(_count_programs(query.device, tile),)](
-            query, data, scales, sums, mixed, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
-            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *strides,
-            rows.tables.stride(0),
+            query, data, scales, sink_scores, output, sums, mixed, rows.starts, rows.contexts, work.ends,
+            work.owners, rows.slots, rows.tables, scale, self._num_rows, query.stride(0), query.stride(1),
+            *strides, output.stride(0), output.stride(1), rows.tables.stride(0),
             KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.block_size,
             WINDOW=self._window, LEAST_KEYS=LEAST_KEYS, MOST_SPANS=MOST_SPANS, KEYS_UNIT=KEYS_UNIT,
             BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim,
             DOT_IN_FLOAT32=_is_interpreted(), HAS_SCALES=kv_cache.scales is not None,
+            HAS_SINKS=sinks is not None,
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
         _merge_kernel[(self._num_rows, num_heads)](
-            sums, mixed, sums if sinks is None else sinks, output, rows.starts, work.ends, output.stride(0),
-            output.stride(1), HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
+            sums, mixed, sink_scores, output, rows.starts, work.ends, output.stride(0), output.stride(1),
+            HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
             HAS_SINKS=sinks is not None, num_warps=MERGE_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
 

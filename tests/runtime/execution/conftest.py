@@ -225,7 +225,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A CountingRecorder, the GPU's operations, and no padding to the rows that CPUs' products need."""
     # Imported here: the tape needs Triton, and most users of this file do not.
     counting = importlib.import_module("tests.runtime.execution.tape").CountingRecorder(SMALL)
-    for module in ("spans", "triton_kernel"):
+    for module in ("split_kv", "triton_kernel"):
         monkeypatch.setattr(f"millrace_kernels.paged_attention.{module}.LEAST_KEYS", 64)
     small = Shape(chunk=256, room=256, candidates=64, marked=64, markers=1)
     monkeypatch.setattr(triton_shape, "SHAPE", small)

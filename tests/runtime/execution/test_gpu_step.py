@@ -4,6 +4,7 @@ Shapes, types, devices and calls are those of a GPU. Numbers are not there, so a
 is found as well.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,11 @@ from millrace_runtime.protocol.step import (
 from tests.runtime.execution.conftest import TINY
 
 GPU = torch.device("cuda", 0)
+PER_LAYER = Counter(
+    {"_rms_norm_kernel": 2, "_rotary_kv_write_kernel": 1, "_decode_kernel": 1, "_merge_kernel": 1}
+    | {"_gate_mul_kernel": 1, "aten.mm": 2, "aten.addmm": 2}
+)
+"""What a layer launches in a decode step that no graph repeats."""
 LIMITS = Limits((KvGroup(64),), 16, 8, 2, 256, 199, 64)
 
 
@@ -102,15 +108,19 @@ def make_matrix(outputs: int, inputs: int, *, has_bias: bool) -> DenseMatrix:
 
 
 class Waits(TorchDispatchMode):
-    """Notes the calls that would wait for the device."""
+    """Notes the calls that would wait for the device, and counts those that give it work."""
 
     ALWAYS = ("aten._local_scalar_dense", "aten.nonzero", "aten._unique2", "aten.masked_select")
     COPIES = ("aten._to_copy", "aten.copy_")
+    ALLOCATIONS = ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty")
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
-        self.num_uploads = 0
+        self.copies: list[str] = []
+        """Where each copy from one device to another goes."""
+        self.launches: list[str] = []
+        """The kernels, Triton's and torch's."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -129,8 +139,16 @@ class Waits(TorchDispatchMode):
             is_async = kwargs.get("non_blocking") or (name == "aten.copy_" and args[2:] == (True,))
             if len(devices) > 1 and not is_async:
                 self.found.append(f"{name} {devices}")
-            self.num_uploads += len(devices) > 1
-        return func(*args, **kwargs)
+            if len(devices) > 1:
+                to = args[0].device if name == "aten.copy_" else torch.device(kwargs["device"])
+                self.copies.append(to.type)
+                return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        first = output[0] if isinstance(output, (tuple, list)) else output
+        is_there = isinstance(first, Tensor) and first.device.type == "cuda"
+        if is_there and not func.is_view and name not in self.ALLOCATIONS:
+            self.launches.append(name)
+        return output
 
 
 class Event:
@@ -141,27 +159,36 @@ class Event:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     """Every tensor is a fake one meanwhile."""
+    noted = Waits()
+
+    def launch(executor: GridExecutor, *_: Any, **__: Any) -> None:
+        noted.launches.append(executor.fn.__name__)
+
     monkeypatch.setattr(transfer, "pin", lambda host: host)
     monkeypatch.setattr(transfer, "allocate_pinned", lambda like: torch.empty(like.shape, dtype=like.dtype))
     monkeypatch.setattr(device_queue, "_cuda_mark", Event)
-    monkeypatch.setattr(GridExecutor, "__call__", lambda *_, **__: None)  # a launch waits for nothing
+    monkeypatch.setattr(GridExecutor, "__call__", launch)  # it waits for nothing
     monkeypatch.setattr(triton_kernel, "_count_programs", lambda *_: 264)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
-    with FakeTensorMode(allow_non_fake_inputs=True), Waits() as found:
-        yield found
+    with FakeTensorMode(allow_non_fake_inputs=True), noted:
+        yield noted
 
 
 @pytest.fixture
 def executor(waits: Waits) -> LocalExecutor:
+    return open_executor(waits, 2)
+
+
+def open_executor(waits: Waits, num_layers: int) -> LocalExecutor:
     with torch.inference_mode():
-        model = find_architecture(TINY).build(FakeWeights(), 256)
+        model = find_architecture(TINY | {"num_hidden_layers": num_layers}).build(FakeWeights(), 256)
         slots = SlotTable(LIMITS, GPU)
     made = LocalExecutor(
         TensorRunner(model, GPU),
         slots,
         LIMITS,
         GPU,
-        lambda: [KvCache(torch.empty((64, 2, 2, 16, 8), device=GPU))] * 2,
+        lambda: [KvCache(torch.empty((64, 2, 2, 16, 8), device=GPU))] * num_layers,
         placement=Placement("cuda", "NVIDIA H100 80GB HBM3", "bfloat16", "FromCheckpoint", 1),
     )
     waits.found.clear()
@@ -221,10 +248,10 @@ def test_a_step_of_many_rows_has_no_more_copies_than_one_of_few(
     """
     copies = []
     for step, slots in enumerate(([0], [1, 2, 3, 4])):
-        waits.num_uploads = 0
+        waits.copies.clear()
         starts = [start(slot, 5, temperature=0.0) for slot in slots]
         executor.submit(StepPlan(step, [], starts, [], [Row(slot, 5, emit=True) for slot in slots]))
-        copies.append(waits.num_uploads)
+        copies.append(len(waits.copies))
     check_launched(executor)
     assert copies == [5, 5]
 
@@ -234,21 +261,65 @@ def test_a_graph_has_one_copy_for_all_numbers_and_waits_for_nothing(
     executor: LocalExecutor, waits: Waits, monkeypatch: pytest.MonkeyPatch, size: StepSize
 ) -> None:
     """The other copies are of new tokens, of new blocks, and of the result."""
-    computed: list[StepSize] = []
-
-    def record(compute: Callable[[], None]) -> Callable[[], None]:
-        compute()
-        return lambda: computed.append(size)
-
-    monkeypatch.setattr(executor._runner, "_recorder", record)
-    executor.limits = msgspec.structs.replace(LIMITS, recordable=(size,))
-    executor.control(Record(size))
+    computed, count = record(executor, size, monkeypatch), 5 if size.is_mixed else 1
     waits.found.clear()  # a recording may wait
-    waits.num_uploads, count = 0, 5 if size.is_mixed else 1
+    waits.copies.clear()
     starts = [start(slot, count, temperature=0.5) for slot in range(3)]
     executor.submit(StepPlan(0, [], starts, [], [Row(slot, count, emit=True) for slot in range(3)]))
     check_launched(executor)
-    assert (waits.num_uploads, waits.found, computed) == (4, [], [size])
+    assert (waits.copies, waits.found, computed) == (["cuda"] * 3 + ["cpu"], [], [size])
+
+
+def record(executor: LocalExecutor, size: StepSize, monkeypatch: pytest.MonkeyPatch) -> list[StepSize]:
+    """Record a size, and return the list that its repetitions are noted in: they launch nothing here."""
+    computed: list[StepSize] = []
+
+    def launch_once(compute: Callable[[], None]) -> Callable[[], None]:
+        compute()
+        return lambda: computed.append(size)
+
+    monkeypatch.setattr(executor._runner, "_recorder", launch_once)
+    executor.limits = msgspec.structs.replace(LIMITS, recordable=(size,))
+    executor.control(Record(size))
+    return computed
+
+
+def decode(executor: LocalExecutor, step: int, *slots: int) -> None:
+    executor.submit(StepPlan(step, [], [], [], [Row(slot, 1, emit=True) for slot in slots]))
+
+
+def prefill(executor: LocalExecutor, *slots: int, **sampling: Any) -> None:
+    starts = [start(slot, 5, **sampling) for slot in slots]
+    executor.submit(StepPlan(0, [], starts, [], [Row(slot, 5, emit=True) for slot in slots]))
+
+
+@pytest.mark.parametrize("name", ["greedy", "sampled", "cut", "penalised", "changed"])
+def test_a_repeated_decode_step_is_an_upload_a_replay_and_a_download(
+    executor: LocalExecutor, waits: Waits, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It launches nothing beside the replay."""
+    computed = record(executor, StepSize(4), monkeypatch)
+    prefill(executor, 0, 1, 2, **SAMPLINGS[name])
+    waits.copies.clear()
+    waits.launches.clear()
+    decode(executor, 1, 0, 1, 2)
+    check_launched(executor)
+    assert (waits.copies, len(computed), waits.launches) == (["cuda", "cpu"], 1, [])
+
+
+def test_a_decode_step_by_itself_launches_as_much_for_each_layer(waits: Waits) -> None:
+    """Whatever its rows are."""
+    counts = []
+    for num_layers, slots in ((1, [0]), (2, [0, 1, 2]), (4, [3, 1])):
+        executor = open_executor(waits, num_layers)
+        prefill(executor, *slots, temperature=0.0)
+        waits.launches.clear()
+        decode(executor, 1, *slots)
+        check_launched(executor)
+        counts.append(Counter(waits.launches))
+    one, two, four = counts
+    assert two - one == PER_LAYER
+    assert four - two == PER_LAYER + PER_LAYER
 
 
 @torch.inference_mode()

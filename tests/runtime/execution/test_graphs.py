@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from millrace_fit.plan import MOST_ROWS, choose_sizes
 from millrace_kernels.device_kernels import select_triton
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.reads("kernels", "tests/runtime")
 
 MakeModel = Callable[..., Path]
 TOP = 3
+SPOILT = 198
+"""A token that none of the tests draws."""
 
 
 LENGTHS = [40, 5, 17]
@@ -82,6 +85,34 @@ def test_recorded_steps_give_the_same_tokens_as_others(
             assert one.tokens == other.tokens
             for a, b in zip(one.logprobs, other.logprobs, strict=True):
                 assert a.drawn == pytest.approx(b.drawn, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # numpy's, where the interpreter subtracts a NaN
+def test_a_row_with_a_nan_fails_alone_in_a_repeated_graph(
+    make_model: MakeModel, graphs: CountingRecorder
+) -> None:
+    """Its last prompt token's embedding is NaN. Its neighbours draw as beside a row that is well."""
+    path = make_model(num_hidden_layers=1)
+    weights = load_file(path / "model.safetensors")
+    weights["model.embed_tokens.weight"][SPOILT] = torch.nan
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    drawn = []
+    for last in (SPOILT, 3):
+        driver = Driver(graphs.open(path, 4))
+        driver.executor.control(Record(StepSize(4)))
+        driver.start(0, prompt(9, 0))
+        driver.start(1, [5, 6, last], temperature=0.9, seed=1)
+        driver.start(2, prompt(5, 2), temperature=0.9, seed=2, top_p=0.9)
+        driver.run({0: 9, 1: 2, 2: 5})
+        results = driver.run({0: 1, 1: 1, 2: 1})
+        is_spoilt = last == SPOILT
+        assert [row.fault and "not finite" in row.fault for row in results] == [None, is_spoilt or None, None]
+        assert [len(row.tokens) for row in results] == [1, int(not is_spoilt), 1]
+        driver.release(1)
+        drawn.append([row.tokens for row in (results[0], results[2], *driver.advance(1))])
+    assert drawn[0] == drawn[1]
+    assert not any([SPOILT] in one for one in drawn)
+    assert graphs.num_repeated == 4
 
 
 def test_rows_that_pad_change_no_keys(make_model: MakeModel, graphs: CountingRecorder) -> None:
