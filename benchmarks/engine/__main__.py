@@ -1,9 +1,14 @@
-"""`python -m benchmarks.engine`: microseconds a sequence and decode step; a table, then one JSON line."""
+"""`python -m benchmarks.engine`: microseconds a sequence and decode step; with `--turn`, of a whole turn.
+
+A table, then one JSON line.
+"""
 
 import argparse
+import os
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -97,12 +102,27 @@ def _time_step(scheduler: Scheduler, executor: NoModel) -> tuple[float, float, f
     return scheduled - began, ran - scheduled, time.perf_counter() - ran
 
 
+def publish_turns(num_turns: int, output: Path | None) -> int:
+    """Measure whole turns, publish them, and return 1 if one misses its aim."""
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported: graphs compute once, on the CPU
+    from benchmarks.engine.turn import report_turns  # noqa: PLC0415
+
+    figures = report_turns(num_turns)
+    origin = {"date": read_date(), "commit": read_commit(), "machine": describe_machine()}
+    publish({"benchmark": "engine turn", **origin, "turns": num_turns, **figures}, output)
+    return int(bool(figures["missed"]))
+
+
 def main(argv: list[str]) -> int:
     """Measure, print, and return 1 over the budget."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     span = f"{STEPS.start} to {STEPS.stop - 1}"
     parser.add_argument("--steps", type=int, default=500, help=f"steps at each size, {span}")
-    parser.add_argument("--against", metavar="COMMIT", help="put ours over a former commit's, too")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--against", metavar="COMMIT", help="put ours over a former commit's, too")
+    choice.add_argument(
+        "--turn", action="store_true", help="measure whole turns instead, over a GPU that only counts"
+    )
     add_output(parser)
     arguments = parser.parse_args(argv)
     if arguments.steps not in STEPS:
@@ -112,6 +132,8 @@ def main(argv: list[str]) -> int:
     except UsageError as error:
         parser.error(str(error))
     torch.set_num_threads(1)
+    if arguments.turn:
+        return publish_turns(arguments.steps, arguments.output)
     costs = {count: measure(count, arguments.steps) for count in (32, 256)}
     print("sequences  schedule  slots  commit  total (µs a sequence and step)")
     for count, cost in costs.items():

@@ -100,8 +100,13 @@ def plan_attention(  # noqa: PLR0917  as the definition has it
     window: int | None,
     sinks: Tensor | None = None,
 ) -> Callable[[], Tensor]:
-    """Plan a step's attention as the product does, once for all layers. Return what one layer calls."""
-    slots = torch.arange(contexts.shape[0], device=query.device)
+    """Plan a step's attention as the product does, once for all layers. Return what one layer calls.
+
+    Rows with equal tables are of one slot, as those of a draft are.
+    """
+    numbers = torch.arange(contexts.shape[0], device=query.device)
+    is_same = (tables[:, None] == tables).all(dim=2)
+    slots = torch.where(is_same, numbers, len(numbers)).amin(dim=1)
     rows = QueryRows(starts.tolist(), contexts.tolist(), starts, contexts, slots)
     shape = (kv_cache.num_kv_heads, kv_cache.block_size)
     attend_layer = select_triton().plan_attention(rows, tables, *shape, window)
@@ -153,6 +158,7 @@ PAGED = Shapes(
         {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
         *({**shape, "kv": kv} for shape in (ROUNDED, {**WINDOWED, "window": 1024}) for kv in KV),
         *({**WINDOWED, "window": window, "has_sinks": True} for window in (None, 128)),
+        {"queries": [1] * 8, "contexts": [*range(1022, 1027), 33, 700, 4000], **LARGE, "draft": 4},
     ),
     dry=(
         {"queries": [1, 1], "contexts": [1, 35], "heads": 4, "kv_heads": 2, "head_dim": 8},
@@ -160,6 +166,7 @@ PAGED = Shapes(
         {**SHORT, "window": 7},
         {**SHORT, "window": 7, "has_sinks": True},
         *({**SHORT, "kv": kv} for kv in KV),
+        {**SHORT, "queries": [1] * 4, "contexts": [15, 16, 17, 9], "draft": 2},
     ),
 )
 

@@ -47,6 +47,9 @@ class Device(Protocol):
     def give_back_unused(self) -> None:
         """Give back what torch keeps for later, so that free memory shows what is in use."""
 
+    def count(self) -> int:
+        """Return how many such devices the machine has."""
+
     def describe(self) -> dict[str, Any]:
         """Return what it is, and the versions of what drives it."""
 
@@ -64,12 +67,12 @@ class CudaMark:
 
 
 class CudaDevice:
-    """The first CUDA device."""
+    """A CUDA device."""
 
-    torch_device = torch.device("cuda", 0)
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]  # noqa: RUF012  a constant
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.torch_device = torch.device("cuda", number)
         torch.cuda.set_device(self.torch_device)
         self._flushed: torch.Tensor | None = None
 
@@ -95,6 +98,10 @@ class CudaDevice:
     def give_back_unused(self) -> None:
         """As CUDA's recording of a graph does, too."""
         torch.cuda.empty_cache()
+
+    def count(self) -> int:
+        """Return those that torch sees."""
+        return torch.cuda.device_count()
 
     def describe(self) -> dict[str, Any]:
         """Return the device's name and sizes."""
@@ -144,14 +151,18 @@ class StandIn:
     def give_back_unused(self) -> None:
         """Nothing is kept."""
 
+    def count(self) -> int:
+        """Return as many as there are workers: on CPUs they share the cores."""
+        return 2
+
     def describe(self) -> dict[str, Any]:
         """Say that it is no GPU."""
         return {"name": f"dry run on {platform.machine()}", "driver": "none", "cuda": "none"}
 
 
-def open_device(*, is_dry_run: bool) -> Device:
-    """Return the device to measure."""
-    return StandIn() if is_dry_run else CudaDevice()
+def open_device(*, is_dry_run: bool, number: int = 0) -> Device:
+    """Return the device to measure, by its number."""
+    return StandIn() if is_dry_run else CudaDevice(number)
 
 
 def measure_seconds(device: Device, run: Callable[[], object], rounds: int) -> list[float]:

@@ -90,11 +90,12 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     kv: str = "Model",
     *,
     has_sinks: bool = False,
+    draft: int = 0,
 ) -> Call:
     """Make a paged batch with shuffled blocks. What no sequence owns is NaN, and each table ends in NaN.
 
     `kv` is the format of the cache, in which NaN becomes a scale. Blocks before a row's window are NaN too,
-    and its table does not name them.
+    and its table does not name them. The first rows are of one sequence with a `draft` of so many tokens.
     """
     starts = [sum(queries[:row]) for row in range(len(queries) + 1)]
     counts = [-(-context // BLOCK_SIZE) for context in contexts]
@@ -110,6 +111,7 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
         tables[row, num_unseen:count] = blocks[num_unseen:]
         _fill_blocks(arena, cache, blocks.long(), context)
         cache[blocks[:num_unseen].long()] = float("nan")
+    tables[:draft] = tables[draft]
     integers = (_int32(arena, starts), _int32(arena, contexts))
     # Wide scores: a few keys then weigh most, and outputs are not so small that each error is within bounds.
     query = arena.normal((starts[-1], heads, head_dim), dtype, scale=4.0)

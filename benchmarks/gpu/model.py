@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 
 from benchmarks.gpu.bench import Bench, Step
+from benchmarks.gpu.drafts import check_drafts
 from benchmarks.gpu.mixed_graphs import check_mixed_graphs
 from benchmarks.gpu.prefix_hits import check_hits
 from benchmarks.gpu.rows import Check, Figure, Row
@@ -264,6 +265,7 @@ STEPS: dict[str, Step] = {
     "recordings": check_recordings,
     "log-probabilities": check_logprobs,
     "prefix hits": partial(check_hits, FAMILIES["llama"]),
+    "drafts": partial(check_drafts, FAMILIES["llama"]),
     "masks": check_masks,
     "sleep": check_sleep,
     "batches": compare_batches,

@@ -61,6 +61,7 @@ class Served:
         mixed: Sequence[int] = (),
         *,
         kv: KvFormat = KvFormat.MODEL,
+        max_draft: int = 0,
     ) -> LocalExecutor:
         """Return an executor. Its KV cache is full of random numbers: zeros would flatter the device.
 
@@ -75,6 +76,8 @@ class Served:
             max_model_length=self.length,
             vocabulary_size=self.architecture.vocabulary_size,
             max_batched_tokens=max_batched_tokens,
+            max_draft=max_draft,
+            max_draws=num_slots * (1 + max_draft),
             recordable=tuple(
                 sorted((*map(StepSize, recordable), *(StepSize(one, is_mixed=True) for one in mixed)))
             ),
@@ -213,13 +216,29 @@ class Driver:
 
     def _advance(self, slot: int, one: Running, count: int, appends: list[BlockAppend]) -> Row:
         one.num_computed += count
-        if (missing := -(-one.num_computed // BLOCK_SIZE) - len(one.blocks)) > 0:
-            blocks = self._take(missing)
-            appends += [BlockAppend(slot, group, blocks) for group in range(self._num_groups)]
-            one.blocks = one.blocks + blocks  # the first ones were given to the plan
+        self._make_room(slot, one.num_computed, appends)
         emits = one.num_computed == one.num_known
         one.num_known += emits
         return Row(slot, count, emits)
+
+    def _make_room(self, slot: int, num_tokens: int, appends: list[BlockAppend]) -> None:
+        one = self.running[slot]
+        if (missing := -(-num_tokens // BLOCK_SIZE) - len(one.blocks)) > 0:
+            blocks = self._take(missing)
+            appends += [BlockAppend(slot, group, blocks) for group in range(self._num_groups)]
+            one.blocks = one.blocks + blocks  # the first ones were given to the plan
+
+    def verify(self, drafts: Mapping[int, tuple[int, ...]]) -> None:
+        """Run a step in which each of these slots has a draft. No step may be in flight."""
+        appends: list[BlockAppend] = []
+        for slot, draft in drafts.items():
+            self._make_room(slot, self.running[slot].num_known + len(draft), appends)
+        rows = [Row(slot, 1, emit=True, draft=draft) for slot, draft in drafts.items()]
+        self.executor.submit(StepPlan(self._step, [], [], appends, rows))
+        self._step += 1
+        for row in self.collect().rows:
+            one = self.running[row.slot]
+            one.num_computed, one.num_known = row.num_computed, row.num_computed + 1
 
     def submit(self, chunk: int = 1) -> StepPlan:
         """Submit the next step, and return its plan."""

@@ -24,7 +24,7 @@ BATCHES = (1, 64)
 CONTEXT = 1024
 """Tokens that each sequence of a decode step has."""
 OF_BANDWIDTH, OF_MATRIX_RATE = at_least(0.85), at_least(0.6)
-HOST_MILLISECONDS, GAP = at_most(0.3), at_most(0.03)
+HOST_MILLISECONDS, GAP = at_most(0.2), at_most(0.03)
 PROMPT = 4096
 ROUNDED_SPEED = at_least(1.35)
 

@@ -17,20 +17,22 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
-from benchmarks.gpu import kernels, triton_facts
+from benchmarks.gpu import experts, kernels, triton_facts
 from benchmarks.gpu.__main__ import NO_DEVICE, PARTS, choose_parts, main
 from benchmarks.gpu.arena import Arena, Guarded
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.cases import OPERATIONS
 from benchmarks.gpu.costs import Costs, Floor, count_pairs
 from benchmarks.gpu.device import StandIn
+from benchmarks.gpu.model import FAMILIES
 from benchmarks.gpu.report import has_failed, render_part, render_step, render_tuned
 from benchmarks.gpu.rows import Check, Figure, Row, at_least, at_most
-from benchmarks.gpu.runner import Outcome, Ran, read_record
+from benchmarks.gpu.runner import PART_SECONDS, Outcome, Ran, read_record
 from benchmarks.gpu.runs import find_first_difference
 from benchmarks.gpu.timeline import measure_gaps, rank_kernels, read_operations, slim
 from benchmarks.gpu.weights import LLAMA_8B, QWEN3_30B_A3B, TINY
 from millrace_kernels.rms_norm.reference import rms_norm_reference
+from millrace_kernels.step import Scoring
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row as PlannedRow
 from millrace_runtime.protocol.step import SlotStart, StepPlan
@@ -49,6 +51,7 @@ pytestmark = pytest.mark.reads(
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
+SMALL = {"rows": 1, "inputs": 4, "width": 4}
 
 
 @pytest.fixture
@@ -159,6 +162,47 @@ def test_few_minutes_are_for_the_newest_parts(minutes: float, parts: list[str]) 
     assert choose_parts(minutes) == parts
 
 
+def test_all_parts_together_fit_into_the_time_of_a_lent_machine() -> None:
+    assert sum(PARTS.values()) <= 25 * 60
+    assert max(PARTS.values()) <= PART_SECONDS
+
+
+def test_each_carried_wheel_has_its_locked_version() -> None:
+    carried = (ROOT / "benchmarks" / "gpu" / "requirements.txt").read_text().splitlines()
+    locked = (ROOT / "requirements.lock").read_text().splitlines()
+    assert [line for line in carried if not line.startswith("#") and line not in locked] == []
+
+
+def test_the_page_names_every_part_and_every_family() -> None:
+    page = (ROOT / "benchmarks" / "gpu" / "README.md").read_text()
+    assert [part for part in PARTS if f"`{part}`" not in page] == []
+    assert [family for family in FAMILIES if f"`{family}`" not in page] == []
+
+
+@pytest.mark.parametrize("shapes", [experts.REAL, experts.DRY])
+def test_experts_are_checked_by_each_kind_of_router(shapes: tuple[dict[str, Any], ...]) -> None:
+    made = [experts.make_experts(Arena(CPU), torch.float32, **shape | SMALL) for shape in shapes]
+    routings = [call.arguments[5] for call in made]
+    assert {routing.scoring for routing in routings} == set(Scoring)
+    assert {routing.is_normalised for routing in routings} == {True, False}
+
+
+def test_rows_of_a_draft_have_one_table(bench: Bench) -> None:
+    """And the launcher's own numbers of slots say so: `plan_attention` finds them by their tables."""
+    make, shape = OPERATIONS["paged_attention"].make, OPERATIONS["paged_attention"].shapes.dry[-1]
+    tables = make(Arena(bench.where), torch.float32, **shape).arguments[4]
+    assert shape["draft"] == 2
+    assert torch.equal(tables[0], tables[2])
+    assert not torch.equal(tables[2], tables[3])
+
+
+def test_with_one_device_two_workers_are_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = import_module("benchmarks.gpu.workers")
+    monkeypatch.setattr(StandIn, "count", lambda _: 1)
+    rows = [row.name for step in workers.STEPS.values() for row in step(bench)]
+    assert rows == ["left out: needs two devices"]
+
+
 def test_too_few_minutes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--minutes", "0.1"])
@@ -167,7 +211,7 @@ def test_too_few_minutes_are_refused(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.slow
 def test_the_machine_needs_no_more_than_the_readme_says() -> None:
-    parts = ", ".join(f"benchmarks.gpu.{part}" for part in PARTS if part != "replica")
+    parts = ", ".join(f"benchmarks.gpu.{part}" for part in PARTS if part not in ("replica", "workers"))
     heavy = ("tokenizers", "safetensors", "pydantic", "fastapi", "jinja2", "orjson", "prometheus_client")
     code = f"import sys, {parts}, benchmarks.gpu.child; print([m for m in {heavy} if m in sys.modules])"
     done = run_python("-c", code)

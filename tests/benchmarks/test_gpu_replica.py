@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from safetensors import safe_open
 
-from benchmarks.gpu.served.checkpoint import TINY_SERVED, plan_files, write_checkpoint
+from benchmarks.gpu.served.checkpoint import TINY_SERVED, plan_files, time_reading, write_checkpoint
 from benchmarks.gpu.served.client import PATH, Ask, ask_all, ask_beside
 from benchmarks.gpu.served.counts import Counts, find_faults, read_counts
 from benchmarks.gpu.served.measures import MEASURES, measure_all
@@ -36,6 +36,11 @@ def test_a_checkpoint_has_every_tensor_once(tmp_path: Path) -> None:
         assert (tensor.dtype, tuple(tensor.shape)) == (torch.bfloat16, needed[name])
         wanted = 0.1 if tensor.ndim == 1 else tensor.shape[1] ** -0.5 * (2 if name == "lm_head.weight" else 1)
         assert tensor.float().std().item() == pytest.approx(wanted, rel=0.3)
+
+
+def test_the_reading_of_a_checkpoints_weights_is_timed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model", TINY_SERVED, torch.device("cpu"))
+    assert time_reading(tmp_path / "model") > 0
 
 
 def test_files_are_about_equally_large_and_never_empty() -> None:

@@ -5,6 +5,7 @@ The files are mapped, and each tensor is copied into its place: 16 GB take secon
 
 import json
 import shutil
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from millrace_fit.families.registry import declare
 from millrace_fit.tensors import list_needed
 
 NUM_FILES = 8
+PIECE_BYTES = 8 << 20
 BF16_BYTES = 2
 SERVED = {"model_type": "llama", "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 0}
 """What a config.json has beside the shape."""
@@ -58,6 +60,22 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], device: torch.devi
     (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG))
     (folder / "config.json").write_text(json.dumps(dict(config)))
     return write_weights(folder, config, device)
+
+
+def time_reading(folder: Path) -> float:
+    """Return the seconds in which all files of the weights can be read once, by a thread for each."""
+    files = sorted(folder.glob("*.safetensors"))
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(files)) as pool:
+        list(pool.map(_read, files))
+    return time.perf_counter() - began
+
+
+def _read(path: Path) -> None:
+    piece = bytearray(PIECE_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(piece):
+            pass
 
 
 def write_weights(folder: Path, config: Mapping[str, Any], device: torch.device) -> int:

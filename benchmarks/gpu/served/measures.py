@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.costs import Costs
 from benchmarks.gpu.rows import Check, Figure, Row, at_least, at_most
+from benchmarks.gpu.served.checkpoint import time_reading
 from benchmarks.gpu.served.client import Ask, Asked, Clients
 from benchmarks.gpu.served.counts import find_faults
 from benchmarks.gpu.served.process import Replica
 from benchmarks.gpu.served.streams import Pace, Stream, find_fault, measure_pace
-from benchmarks.gpu.served.workload import Workload, keep_rate
+from benchmarks.gpu.served.workload import Workload, checkpoint_of, keep_rate
 from benchmarks.runtime.client import OpenAI
 
-OF_LIMIT, OF_GREEDY, OF_UNKNOWN = at_least(0.8), at_least(0.9), at_most(0.1)
+OF_LIMIT, OF_GREEDY, OF_UNKNOWN, OF_FILES = at_least(0.8), at_least(0.9), at_most(0.1), at_least(0.8)
 NUM_STORMS = 3
 MEMORY_BYTES = 64 << 20
 """A device's free memory may differ by so much: other libraries' buffers."""
@@ -77,6 +78,9 @@ def measure_start(session: Session) -> Iterator[Row]:
     yield Figure("start: until the first token", first_token, "s")
     yield Figure("first token of the first request", first.first_token_seconds * 1e3, "ms")
     yield Figure("recording of graphs at rest, after that", session.replica.await_rest(), "s")
+    reading = time_reading(checkpoint_of(session.bench))
+    name, facts = "the weights' rate over that of reading their files", {"reading_seconds": reading}
+    yield Figure(f"start: {name}", reading / phases["weights"], "", OF_FILES, facts)
 
 
 def measure_first_tokens(session: Session) -> Iterator[Row]:

@@ -41,7 +41,7 @@ class Workload(NamedTuple):
 
 
 REAL = Workload(LLAMA_8B_SERVED, 128, 256, (1, 8, 64, 256), 64, 3, (1024, 8192), 64, 8, 4000, 500, 64)
-DRY = Workload(TINY_SERVED, 16, 12, (1, 4), 4, 1, (20, 60), 5, 2, 4000, 600, 4)
+DRY = Workload(TINY_SERVED, 16, 12, (1, 4), 4, 1, (20, 60), 5, 2, 4000, 3000, 4)
 
 
 def choose_workload(bench: Bench) -> Workload:
