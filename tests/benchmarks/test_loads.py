@@ -21,11 +21,12 @@ from benchmarks.runtime.workload import SHARED_PREFIX, compute_rate, find_fault
 class FakeCaller(Caller):
     """Draws a token of each answer in a tick, and can do so for all at once. A tick is a second."""
 
-    def __init__(self, num_ids: int | None = None) -> None:
+    def __init__(self, num_lost: int = 0) -> None:
+        """`num_lost` token ids of each answer do not come, the first ones."""
         self.asked: list[tuple[int, list[int]]] = []
         """The tick and the prompt of each request."""
         self.most_at_once = self._at_once = 0
-        self._num_ids, self._ids = num_ids, count(100_000)
+        self._num_lost, self._ids = num_lost, count(100_000)
         self._ticks: Iterator[int] = count()
         self._now = 0
 
@@ -40,7 +41,7 @@ class FakeCaller(Caller):
             self._now = max(self._now, int(reply.sent) + number + 1)
             reply.times.append(reply.sent + number + 1)
             reply.begun.set()
-        reply.tokens += [next(self._ids) for _ in range(num_tokens if self._num_ids is None else 0)]
+        reply.tokens += [next(self._ids) for _ in range(num_tokens)][self._num_lost :]
         reply.total = num_tokens
         self._at_once -= 1
         return reply
@@ -62,10 +63,19 @@ async def test_a_turn_has_the_whole_history_and_the_engines_own_answers() -> Non
 
 
 async def test_chats_need_the_answers_token_ids() -> None:
-    with pytest.raises(EngineError, match="0 token ids came of 32 tokens"):
-        await hold_chats(FakeCaller(num_ids=0), CHATS, "0")
+    for num_lost in (5, 32):
+        with pytest.raises(EngineError, match=f"{32 - num_lost} token ids came of 32 tokens"):
+            await hold_chats(FakeCaller(num_lost), CHATS, "0")
     short = CHATS.shorten()
     assert (short.name, short.num_chats, short.num_requests) == (SHARED_PREFIX, 1, 4)
+
+
+async def test_an_answer_that_lacks_an_id_is_continued_without_it() -> None:
+    caller = FakeCaller(num_lost=1)
+    completions = await hold_chats(caller, CHATS, "0")
+    assert find_fault(CHATS, completions) is None
+    assert {completion.num_tokens for completion in completions} == {32}
+    assert {len(prompt) for _, prompt in caller.asked} == {576, 576 + 95, 576 + 190, 576 + 285}
 
 
 async def test_the_second_turn_is_the_first_with_its_answer_and_more() -> None:

@@ -35,7 +35,7 @@ from millrace_runtime.execution.kv_cache import choose_kv_format
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.execution.weights.checkpoint import CheckpointWeights, check_tensors
+from millrace_runtime.execution.weights.checkpoint import CheckpointWeights, check_tensors, find_kv_scale
 from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
@@ -127,6 +127,11 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
         log(reader.choice)
     if others := sorted(one.rstrip(".") for one in architecture.beside if _has_any(reader, one)):
         log(f"the checkpoint also has {' and '.join(others)}: the text model alone is served")
+    if (scale := find_kv_scale(raw, reader)) is not None:
+        log(
+            f"the checkpoint's fixed scales of the KV cache ({scale}) are left out: with --kv-cache Int8 or "
+            "Fp8 each token and head has a scale of its own"
+        )
     stored = reader.stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
     if architecture.quantization.is_quantized:

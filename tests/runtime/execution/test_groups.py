@@ -231,3 +231,23 @@ def test_recorded_steps_of_two_groups_give_the_same_texts(graphs: CountingRecord
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.tokens == theirs.tokens
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
+@pytest.mark.reads("kernels", "tests/runtime")
+@pytest.mark.parametrize(("num_blocks", "num_repeated"), [(16, 2), (12, 1)])
+def test_a_step_that_shares_more_blocks_than_its_recording_has_room_for_is_computed_without_it(
+    graphs: CountingRecorder, num_blocks: int, num_repeated: int
+) -> None:
+    """Eight sequences share four blocks, and then seven: 16 and 14 spans. With 12 blocks 14 have room."""
+    prompts = [[*(PROMPTS[7] * 2)[:64], number] for number in range(8)]
+    texts = []
+    for sizes in ((), (StepSize(8),)):
+        executor = open_executor(run_with_torch(), [num_blocks, 64], num_slots=8)
+        executor.limits = msgspec.structs.replace(executor.limits, recordable=sizes)
+        for size in sizes:
+            executor.control(Record(size))
+        found, stats = serve(executor, prompts, 2, shares=True)
+        assert stats.num_prefix_hits == 7 * 64
+        texts.append([text.tokens for text in found])
+    assert texts[0] == texts[1]
+    assert graphs.num_repeated == num_repeated

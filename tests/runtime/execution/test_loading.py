@@ -88,6 +88,21 @@ def test_a_type_that_means_nothing_without_scales_is_refused_by_name(
         build(path)
 
 
+@pytest.mark.parametrize("kv_cache", ["Model", "Int8"])
+def test_fixed_scales_of_the_kv_cache_are_skipped_aloud(make_model: Make, kv_cache: str) -> None:
+    path, lines = make_model(), list[str]()
+    weights = load_file(path / "model.safetensors")
+    for kind in "qkv":
+        weights |= {f"model.layers.{layer}.self_attn.{kind}_scale": torch.tensor(0.5) for layer in (0, 1)}
+    save_file(weights, path / "model.safetensors")
+    build_executor(ExecutionSettings(path, device="cpu", kv_cache=kv_cache), lines.append)
+    [line] = [line for line in lines if "_scale" in line]
+    assert line == (
+        "the checkpoint's fixed scales of the KV cache (model.layers.0.self_attn.k_scale) are left out: with "
+        "--kv-cache Int8 or Fp8 each token and head has a scale of its own"
+    )
+
+
 def test_a_damaged_file(make_model: Make) -> None:
     path = make_model()
     (path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0nothing")

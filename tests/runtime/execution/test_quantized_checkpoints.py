@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from millrace_fit.families.registry import declare
 from millrace_fit.shard import Cut, whole
@@ -16,7 +17,7 @@ from millrace_kernels.linear.stored import StoredMatrix
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
 from millrace_runtime.execution.weights.stored_reader import StoredReader
-from testing.checkpoints.quantized import FORMS, write_quantized
+from testing.checkpoints.quantized import FORMS, fp8_blocks, write_quantized
 from tests.runtime.execution.greedy import check_preempted, prompt
 from tests.runtime.execution.random_models import write_random
 
@@ -85,6 +86,19 @@ def test_transformers_means_the_same_by_it(plain: Path, tmp_path: Path, name: st
             assert torch.equal(theirs[matrix], weight.to(scales.dtype).float()), matrix
 
 
+@pytest.mark.parametrize("block", [32, 64])
+def test_transformers_means_the_same_by_blocks_of_fp8(plain: Path, tmp_path: Path, block: int) -> None:
+    """Its own class, as its loader needs accelerate. It takes whole blocks alone, as 64 and 192 have."""
+    folder = write_quantized(plain, tmp_path, fp8_blocks(block))
+    stored = load_file(folder / "model.safetensors")
+    for scale in [name for name in stored if name.endswith("_scale_inv")]:
+        name = scale.removesuffix("_scale_inv")
+        theirs = Fp8Dequantize(None).convert({"weight": stored[name], "weight_scale_inv": stored[scale]})
+        rows, columns = map(whole, stored[name].shape)
+        ours = read(folder, name.removesuffix(".weight"), rows, columns)
+        assert torch.equal(ours, theirs["weight"]), name
+
+
 def change(folder: Path, **fields: Any) -> None:
     """Change quantization_config."""
     config = read_json(folder / "config.json")
@@ -111,6 +125,7 @@ def test_projections_that_are_left_out_lie_beside_quantised_ones(
 EXPERTS: dict[str, Any] = WIDTHS | {
     "model_type": "qwen3_moe", "moe_intermediate_size": 96, "num_experts": 8, "num_experts_per_tok": 8,
 }  # fmt: skip
+ONE_EXPERT = EXPERTS | {"num_experts": 1, "num_experts_per_tok": 1}
 HEAD, ROUTER = "lm_head.weight", "mlp.gate.weight"
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     "biases": ("GPTQ", WIDTHS | {"model_type": "qwen2"}, {}, ()),
@@ -118,6 +133,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] =
     "a head that no config names": ("AWQ", WIDTHS, {}, (HEAD,)),
     "experts, and a router that no config names": ("AWQ", EXPERTS, {}, (ROUTER,)),
     "experts in blocks": ("FP8 in blocks", EXPERTS | {"num_experts_per_tok": 3}, {}, ()),
+    "one expert": ("AWQ", ONE_EXPERT, {}, ()),
+    "one expert in blocks": ("FP8 in blocks", ONE_EXPERT, {}, ()),
     "a router in blocks": ("FP8 in blocks", EXPERTS | {"num_experts_per_tok": 3}, {}, (ROUTER,)),
 }
 """Form, model, more fields of config.json, and more quantised modules.
@@ -204,19 +221,30 @@ def test_an_order_counts_even_if_config_json_denies_it(
     check_preempted(folder / "twin", prompt(75, 0), make_driver(folder), tolerance=0.2)
 
 
+PLACE = r"/model\.safetensors: the tensor model\.layers\.1\.mlp\.down_proj\."
+"""The file and the tensor, which an owner can then look at."""
 FAULTS: dict[str, tuple[str, Callable[[Path], None], dict[str, Any], str]] = {
-    "infinite": ("AWQ", spoil("scales", float("inf")), {}, "down_proj are infinite"),
-    "no number": ("GPTQ", spoil("scales", float("nan")), {}, "down_proj are infinite"),
+    "infinite": ("AWQ", spoil("scales", float("inf")), {}, f"{PLACE}scales has scales that are infinite"),
+    "no number": ("GPTQ", spoil("scales", float("nan")), {}, f"{PLACE}scales has scales that are infinite"),
+    "an infinite channel": (
+        *("compressed-tensors FP8 of channels", spoil("weight_scale", float("inf")), {}),
+        f"{PLACE}weight_scale has scales that are infinite",
+    ),
+    "an infinite block": (
+        *("FP8 in blocks", spoil("weight_scale_inv", float("nan")), {}),
+        f"{PLACE}weight_scale_inv has scales that are infinite",
+    ),
     "an order that does not fill its groups": (
-        *("GPTQ with an order", spoil("g_idx", 0), {}, "g_idx does not put 32 inputs"),
+        *("GPTQ with an order", spoil("g_idx", 0), {}, f"{PLACE}g_idx does not put 32 inputs"),
     ),
     "zero points that config.json denies": (
-        *("GPTQ v2 with zero points", lambda path: change(path, sym=True), {}, "qzeros has zero points"),
+        *("GPTQ v2 with zero points", lambda path: change(path, sym=True), {}),
+        r"/model\.safetensors: the tensor model\.layers\.0\.self_attn\.q_proj\.qzeros has zero points",
     ),
-    "a bias that the model has not": ("GPTQ", add("bias", torch.ones(64)), {}, "down_proj.bias is not zero"),
+    "a bias that the model has not": ("GPTQ", add("bias", torch.ones(64)), {}, f"{PLACE}bias is not zero"),
     "zero points of 8 bits": (
         *("compressed-tensors INT8", add("weight_zero_point", torch.ones(64, 1, dtype=torch.int8))),
-        *({}, "weight_zero_point is not zero"),
+        *({}, f"{PLACE}weight_zero_point is not zero"),
     ),
     "no quantization_config": ("FP8 in blocks", forget, {}, "quantization_config"),
     "rounded twice": ("AWQ", lambda _: None, {"weights": "Int8"}, "rounded already, by awq"),

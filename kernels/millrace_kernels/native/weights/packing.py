@@ -1,9 +1,10 @@
 """Packs matrices for the native products, in huge pages. linear/README.md has the layout."""
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -152,8 +153,9 @@ class NativePacker:
         """Pack the strips of one expert after the other."""
         num_strips = -(-outputs // LANES)
         building = self._begin(form, num_experts * num_strips, outputs, inputs)
-        for number, part in enumerate(parts):
+        for number, part in _number(parts):
             building.write(building.strips, number * num_strips * LANES, part)
+            del part
         return PackedExperts(building.finish(bias, is_gated=False), num_experts)
 
     def pack_gated_experts(
@@ -182,9 +184,10 @@ class NativePacker:
         outputs, inputs = shape
         num_strips = -(-outputs // 2 // LANES)
         building = self._begin(form, 2 * count * num_strips, outputs, inputs)
-        for number, part in enumerate(parts):
+        for number, part in _number(parts):
             half = building.strips.every_other(number % 2)
             building.write(half, number // 2 * num_strips * LANES, part)
+            del part
         return building.finish(bias, is_gated=True)
 
     def _pack(
@@ -192,9 +195,10 @@ class NativePacker:
     ) -> PackedMatrix:
         building = self._begin(form, -(-outputs // LANES), outputs, inputs)
         begin = 0
-        for part in parts:
+        for _, part in _number(parts):
             building.write(building.strips, begin, part)
             begin += part.shape[0]
+            del part
         return building.finish(bias, is_gated=False)
 
     def _begin(self, form: Format | None, count: int, outputs: int, inputs: int) -> "_Building":
@@ -214,8 +218,10 @@ class _Building:
     form: Format
     stored_form: Format | None
     """Of its parts, if they are quantised."""
-    first: StoredMatrix | None = None
-    """The first quantised part."""
+    order: Tensor | None = None
+    """Of the inputs, in the quantised parts that are written."""
+    has_stored: bool = False
+    """Whether one is."""
 
     def write(self, strips: Strips, begin: int, part: Part) -> None:
         """Write a part. Raises RecordError if a quantised one differs from the others in form or order."""
@@ -224,14 +230,15 @@ class _Building:
                 raise RecordError(
                     f"a part in {part.form} of a matrix in {self.stored_form}: parts have one format"
                 )
-            self.first = self.first or part
-            _require_order(self.first.order, part.order)
+            if self.has_stored:
+                _require_order(self.order, part.order)
+            self.order, self.has_stored = part.order, True
         strips.write(begin, part)
 
     def finish(self, bias: Tensor | None, *, is_gated: bool) -> PackedMatrix:
         """Return the matrix."""
         wide = None if bias is None else bias.float().contiguous()
-        order = None if self.first is None else _narrow_order(self.first, self.form, self.shape[0])
+        order = None if self.order is None else _narrow_order(self.order, self.form, self.shape[0])
         strips = self.strips
         return PackedMatrix(
             strips.data,
@@ -245,6 +252,17 @@ class _Building:
         )
 
 
+def _number(parts: Iterable[Part]) -> Iterator[tuple[int, Part]]:
+    """Number the parts. It drops each one before it reads the next, where `enumerate` would keep it.
+
+    So must a loop over it, with `del`: else a load would hold two matrices beside what it has packed.
+    """
+    numbers = count()
+    for part in parts:
+        yield next(numbers), part
+        del part
+
+
 def _require_order(first: Tensor | None, order: Tensor | None) -> None:
     is_same = order is first or (order is not None and first is not None and torch.equal(order, first))
     if not is_same:
@@ -253,11 +271,8 @@ def _require_order(first: Tensor | None, order: Tensor | None) -> None:
         )
 
 
-def _narrow_order(stored: StoredMatrix, form: Format, inputs: int) -> Tensor | None:
+def _narrow_order(order: Tensor, form: Format, inputs: int) -> Tensor:
     """Return the order for the kernels, which read inputs by it. Raises RecordError for an invalid one."""
-    order = stored.order
-    if order is None:
-        return None
     if not form.rounds_inputs:
         raise RecordError(f"an order of inputs (desc_act) of a matrix in {form}: only integers may have one")
     if not torch.equal(order.sort().values, torch.arange(inputs)):

@@ -14,7 +14,7 @@ from millrace_fit.families.registry import declare
 from millrace_fit.module_schemes import find_schemes
 from millrace_fit.quantization.rules import NOT_QUANTIZED, Quantization
 from millrace_fit.shard import Cut, whole
-from millrace_fit.tensors import find_fault
+from millrace_fit.tensors import find_fault, list_unread
 from millrace_kernels.linear.format import Format
 from millrace_kernels.weights import Experts, Matrix, Packer, Part, SideBySide
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
@@ -97,8 +97,8 @@ class CheckpointWeights:
         """Compare the two, part by part, and count the copy as read."""
         if name in self.names and not self._reader.are_equal(name, original):
             raise BadCheckpointError(
-                f"the tensor {name} differs from {original}, and by tie_word_embeddings in config.json it "
-                "would be left out: set that to false, or remove the tensor"
+                f"{self._reader.find_place(name)} differs from {original}, and by tie_word_embeddings in "
+                "config.json it would be left out: set that to false, or remove the tensor"
             )
         self.skip(name)
 
@@ -152,6 +152,17 @@ def _find_order(num_rows: int, order: Sequence[int]) -> Tensor:
     """Return row indices: `order` rearranges each group of `len(order)` consecutive rows."""
     begins = torch.arange(0, num_rows, len(order))
     return (begins[:, None] + torch.tensor(order)).flatten()
+
+
+_KV_SCALES = ("k_scale", "v_scale", "kv_scale", "output_scale")
+"""Endings of the names of a layer's fixed scales of keys and values."""
+
+
+def find_kv_scale(raw: Mapping[str, Any], reader: Reader) -> str | None:
+    """Return a fixed scale of the KV cache, which no replica uses; None if the checkpoint has none."""
+    family, shape, _ = declare(raw)
+    unread = (name for name in list_unread(family, shape) if name.endswith(_KV_SCALES))
+    return next((name for name in unread if name in reader.names), None)
 
 
 def check_tensors(path: Path, raw: Mapping[str, Any], reader: Reader) -> None:

@@ -134,7 +134,7 @@ class Reader:
         stored, shape = self._find(name, types), [cut.total for cut in cuts]
         if list(stored.shape) != shape:
             raise BadCheckpointError(
-                f"{self._path}: the tensor {name} has the shape {list(stored.shape)} and config.json asks "
+                f"{self.find_place(name)} has the shape {list(stored.shape)} and config.json asks "
                 f"for {shape}; use the config.json that came with the weights"
             )
         self.skip(name)
@@ -144,7 +144,7 @@ class Reader:
         """Return a tensor of a single number as float32 [1, 1]. Raises BadCheckpointError."""
         if math.prod(shape := self.find_shape(name)) != 1:
             raise BadCheckpointError(
-                f"{self._path}: the tensor {name} has the shape {shape}, and one number is needed; use the "
+                f"{self.find_place(name)} has the shape {shape}, and one number is needed; use the "
                 "config.json that came with the weights"
             )
         stored = self._find(name, STORED_TYPES)
@@ -206,7 +206,7 @@ class Reader:
         stored = self._place(name)
         if stored.dtype not in types:
             raise UnsupportedModelError(
-                f"{self._path}: the tensor {name} is stored as {stored.dtype}, and by config.json it "
+                f"{self.find_place(name)} is stored as {stored.dtype}, and by config.json it "
                 f"should be {' or '.join(types)}: use the config.json that came with the weights, with the "
                 "quantization_config that says how they are stored"
             )

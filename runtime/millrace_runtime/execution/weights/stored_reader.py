@@ -27,9 +27,13 @@ from millrace_runtime.execution.weights.unpacking import (
 _NUMBERS = {Kind.FP8: Number.FP8, Kind.INT8: Number.INT8, Kind.INT4: Number.INT4}
 _LEAST_GROUP = {Number.FP8: GROUP, Number.INT8: 1, Number.INT4: GROUP}
 """Inputs of the smallest group that kernels multiply."""
+_NAMED_SCALES = (Packing.PLAIN, Packing.COMPRESSED)
+"""Packings whose writers differ in the scales' name."""
 _GPTQ = (Packing.GPTQ, Packing.GPTQ_V2)
 _MIDDLES = (-1, 0)
 """A symmetric file's zero point less 8, as it is stored: GPTQModel writes 8 into the first version, too."""
+_ROWS_SORTED = 64
+"""At once: a sorted copy of all would be a second matrix in memory."""
 _LARGEST = 7
 """The largest number of 4 bits, less 8."""
 _ZEROS = ("bias", "weight_zero_point")
@@ -82,8 +86,8 @@ class StoredReader:
                 stored = self._read_gptq(name, scheme, rows, columns)
         stored = replace(stored, are_inputs_rounded=scheme.are_inputs_rounded)
         if not bool(stored.scales.isfinite().all()):
-            raise BadCheckpointError(
-                f"the scales of {name} are infinite or no numbers: download or quantise the model again"
+            raise self._refuse_scales(
+                f"{name}.{scheme.scale if scheme.packing in _NAMED_SCALES else 'scales'}"
             )
         return self._sort(name, scheme, columns, _regroup(stored, name, scheme, columns))
 
@@ -94,19 +98,22 @@ class StoredReader:
         blocks = self._reader.read(f"{name}.weight_blocks", rows, groups, whole(size // 2), types=("U8",))
         scales = self._reader.read(scale, rows, groups, types=("U8",))
         if bool((scales > LARGEST_SCALE).any()):
-            raise BadCheckpointError(
-                f"{self._reader.find_place(scale)} has scales that are infinite or no numbers: download or "
-                "quantise the model again"
-            )
+            raise self._refuse_scales(scale)
         first = columns.begin % size
         return widen_blocks(blocks, scales)[:, first : first + columns.size]
+
+    def _refuse_scales(self, tensor: str) -> BadCheckpointError:
+        place = self._reader.find_place(tensor)
+        return BadCheckpointError(
+            f"{place} has scales that are infinite or no numbers: download or quantise the model again"
+        )
 
     def _skip(self, name: str, *, must_be_zero: bool) -> None:
         """Leave out a tensor, if it is there and nobody has read it."""
         if must_be_zero and self._reader.is_unread(name) and bool(self._reader.read_whole(name).any()):
             raise UnsupportedModelError(
-                f"the tensor {name} is not zero, and replicas read such matrices without it: take another "
-                "quantisation of the model"
+                f"{self._reader.find_place(name)} is not zero, and replicas read such matrices without it: "
+                "take another quantisation of the model"
             )
         self._reader.skip(name)
 
@@ -167,15 +174,14 @@ class StoredReader:
 
     def _read_gptq_zeros(self, name: str, scheme: Scheme, rows: Cut, groups: Cut) -> Tensor | None:
         """Return int8 [rows, groups]; None if they are 8, the middle."""
-        stored = self._reader.read(
-            f"{name}.qzeros", groups, _cut_words(name, rows, WORD_NIBBLES), types=("I32",)
-        )
+        tensor = f"{name}.qzeros"
+        stored = self._reader.read(tensor, groups, _cut_words(name, rows, WORD_NIBBLES), types=("I32",))
         zeros = unpack_nibbles(stored).t()[: rows.size].contiguous()
         if not scheme.has_zeros:
             if not any(bool((zeros == middle).all()) for middle in _MIDDLES):
                 raise BadCheckpointError(
-                    f"the tensor {name}.qzeros has zero points, and quantization_config says sym: correct "
-                    "config.json"
+                    f"{self._reader.find_place(tensor)} has zero points, and quantization_config says sym: "
+                    "correct config.json"
                 )
             return None
         if scheme.packing is Packing.GPTQ_V2:
@@ -184,11 +190,14 @@ class StoredReader:
         return zeros.masked_fill_(zeros > _LARGEST, -_LARGEST - 1)
 
     def _sort(self, name: str, scheme: Scheme, columns: Cut, stored: StoredMatrix) -> StoredMatrix:
-        """Return the columns by their groups."""
+        """Return the columns by their groups, in the same memory."""
         order = self._read_order(name, scheme, columns)
         if order is None:
             return stored
-        return replace(stored, values=stored.values[:, order].contiguous(), order=order)
+        for begin in range(0, len(stored.values), _ROWS_SORTED):
+            rows = stored.values[begin : begin + _ROWS_SORTED]
+            rows.copy_(rows[:, order])
+        return replace(stored, order=order)
 
     def _read_order(self, name: str, scheme: Scheme, columns: Cut) -> Tensor | None:
         """Return the columns sorted by their groups, int64; None if they are. Raises ModelError.
@@ -213,8 +222,8 @@ class StoredReader:
         order = torch.argsort(groups, stable=True)
         if not torch.equal(groups[order], expected):
             raise BadCheckpointError(
-                f"the tensor {tensor} does not put {scheme.group} inputs into each group: download the model "
-                "again"
+                f"{self._reader.find_place(tensor)} does not put {scheme.group} inputs into each group: "
+                "download the model again"
             )
         return order
 
