@@ -8,22 +8,11 @@ Twice the model's size is needed on the disk.
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models.interrupted import measure_kills
-from benchmarks.models.on_nodes import measure_on_nodes
-from benchmarks.models.report import (
-    render,
-    summarise_kills,
-    summarise_rounds,
-    summarise_sizes,
-    summarise_starts,
-)
-from benchmarks.models.shards import write_model
-from benchmarks.models.sizes import measure_sizes
-from benchmarks.models.transfers import Rounds, measure
+from benchmarks.models.parts import PARTS
+from benchmarks.models.report import render
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.errors import BenchmarkError
 from benchmarks.runtime.machine import describe_machine
@@ -39,44 +28,29 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=200, help="over all sources together (200)")
     parser.add_argument("--seed", type=int, default=1, help="of the kills' moments (1)")
     parser.add_argument("--folder", type=Path, help="where the files lie (the system's temporary folder)")
+    parser.add_argument("--only", choices=PARTS, help="this part alone (all)")
     add_output(parser)
     return parser
-
-
-def measure_transfers(arguments: argparse.Namespace) -> Rounds:
-    """Write a model, and let it be fetched. Raises BenchmarkError."""
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-", dir=arguments.folder) as text:
-        folder = Path(text)
-        model = write_model(folder / "model", int(arguments.gigabytes * 1e9))
-        report(f"a model of {model.num_bytes / 1e9:.1f} GB is there")
-        return measure(model, folder, arguments.megabytes_per_second * 1e6, arguments.rounds)
 
 
 def main(argv: list[str]) -> int:
     """Measure, and print what it came to. Returns 1 where that can't be measured, or a file was wrong."""
     arguments = build_parser().parse_args(argv)
+    names = [arguments.only] if arguments.only else list(PARTS)
+    found: dict[str, Any] = {}
     try:
-        found: dict[str, Any] = summarise_sizes(measure_sizes())
-        report(f"predicted and taken: {found}")
-        found |= summarise_starts(measure_on_nodes(arguments.rounds))
-        found |= summarise_rounds(measure_transfers(arguments))
-        found |= summarise_kills(measure_kills(arguments.kills, arguments.seed))
+        for name in names:
+            found |= PARTS[name].measure(arguments)
+            report(f"after {name}: {found}")
     except BenchmarkError as error:
         report(f"python -m benchmarks.models: {error}")
         return 1
     machine = describe_machine()
-    limit = f"{arguments.megabytes_per_second:g} MB/s at most"
-    terms = f"{arguments.gigabytes:g} GB, {limit}, {arguments.rounds} rounds"
-    print(render(found, terms, machine))
+    asked = {flag: getattr(arguments, flag) for name in names for flag in PARTS[name].flags}
+    print(render(found, ", ".join(f"{flag} {value:g}" for flag, value in asked.items()), machine))
     origin = {"benchmark": "models", "date": read_date(), "commit": read_commit(), "machine": machine}
-    asked = {
-        "gigabytes": arguments.gigabytes,
-        "megabytes_per_second": arguments.megabytes_per_second,
-        "rounds": arguments.rounds,
-        "seed": arguments.seed,
-    }
     publish({**origin, **asked, **found}, arguments.output)
-    return 1 if found["kill_resume_wrong"] else 0
+    return 1 if found.get("kill_resume_wrong") else 0
 
 
 if __name__ == "__main__":

@@ -64,16 +64,20 @@ def summarise_starts(starts: Starts) -> dict[str, Any]:
 
 
 def render(found: Mapping[str, Any], terms: str, machine: Mapping[str, Any]) -> str:
-    """Return the figures beside their aims, and what curl does not do."""
-    rows = [f"| {name} | {found[name]:.3g} | {aim} |" for name, aim in AIMS.items()]
-    speeds = (
+    """Return the measured figures beside their aims, and what curl does not do."""
+    rows = [f"| {name} | {found[name]:.3g} | {aim} |" for name, aim in AIMS.items() if name in found]
+    speeds = [_describe_speeds(found)] if "fetch_over_curl" in found else []
+    head = "; ".join([*([terms] if terms else []), f"{machine['cores']} cores, {describe_cpu(machine)}"])
+    return "\n".join([head, *speeds, "", "| measure | found | aim |", "|---|---|---|", *rows])
+
+
+def _describe_speeds(found: Mapping[str, Any]) -> str:
+    return (
         f"fetch {found['fetch_megabytes_per_second']} MB/s, hashed; "
         f"{found['synced_megabytes_per_second']} MB/s, hashed and on the disk; "
         f"curl {found['curl_megabytes_per_second']} MB/s, neither; "
         f"the server without a limit {found['server_megabytes_per_second']} MB/s"
     )
-    head = f"{terms}; {machine['cores']} cores, {describe_cpu(machine)}"
-    return "\n".join([head, speeds, "", "| measure | found | aim |", "|---|---|---|", *rows])
 
 
 def _rates(turns: Sequence[Turn]) -> list[float]:

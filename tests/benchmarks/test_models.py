@@ -1,10 +1,12 @@
 """The benchmark of models: its server, its turns and its sums."""
 
+import json
 from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
+from benchmarks.models.__main__ import main
 from benchmarks.models.hub_server import read_range
 from benchmarks.models.interrupted import make_contents, measure_kills, share_out
 from benchmarks.models.limit import BURST_SECONDS, Limit
@@ -121,3 +123,13 @@ def test_the_table_has_each_figure_beside_its_aim() -> None:
         f"| {name}" for name in AIMS
     ]
     assert "50.0 MB/s, hashed and on the disk; curl 100.0 MB/s, neither" in table
+
+
+def test_the_fit_can_be_measured_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.models.parts.measure_sizes", lambda: {"llama, Int4": 0.5})
+    assert main(["--only", "fit", "--output", str(tmp_path / "fit.json")]) == 0
+    assert "| fit_error_percent | 0.5 | <= 5 |" in capsys.readouterr().out
+    written = json.loads((tmp_path / "fit.json").read_text())
+    assert (written["fit_models"], written.keys() & {"gigabytes", "fetch_over_curl"}) == (1, set())

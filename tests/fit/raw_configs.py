@@ -15,6 +15,22 @@ RAW: dict[str, Any] = {
     "max_position_embeddings": 512,
 }
 FOUR_KV_HEADS = {"num_key_value_heads": 4}
+EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+NEEDED: dict[str, dict[str, Any]] = {
+    "GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 2},
+    "MiniCPMForCausalLM": {"num_experts": 0},
+}
+"""What some families are not served without."""
+
+
+def make_any(
+    architecture: str, *changes: dict[str, Any], text: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a config.json that its family reads, whichever it is; with `text` its text has one, too."""
+    raw = RAW | FOUR_KV_HEADS | EXPERTS | {"architectures": [architecture]} | NEEDED.get(architecture, {})
+    for change in changes:
+        raw |= change
+    return raw if text is None else raw | {"text_config": RAW | FOUR_KV_HEADS | text}
 
 
 def attention_of(shape: DecoderShape) -> AttentionShape:

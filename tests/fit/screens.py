@@ -14,6 +14,16 @@ from millrace_fit.tensors import assume_tensors
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, QWEN_HALF, stored_of
 from tests.fit.quantized import AWQ, FP8_BLOCK, MODELOPT
 
+GEMMA3_4B: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+    "dtype": "bfloat16",
+}
+"""Its published fields: the others have the defaults of its class."""
 EXPECTED = Path(__file__).with_name("golden") / "screens.txt"
 MODELS: dict[str, dict[str, Any]] = {
     "llama-8b": LLAMA_8B,
@@ -25,6 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "nvfp4": LLAMA_8B | {"quantization_config": MODELOPT | {"quant_algo": "NVFP4"}},
     "mistral": LLAMA_8B
     | {"architectures": ["MistralForCausalLM"], "sliding_window": 4096, "rope_scaling": None},
+    "gemma-3": GEMMA3_4B,
 }
 CASES: dict[str, tuple[str, Settings, str]] = {
     "fits": ("llama-8b", Settings(), "h100-80g"),
@@ -58,6 +69,7 @@ CASES: dict[str, tuple[str, Settings, str]] = {
     "one to be rounded again": ("awq", Settings(device="cpu", weights="Int8"), "6 GiB"),
     "one in a format without a reader": ("nvfp4", Settings(), "h100-80g"),
     "a sliding window": ("mistral", Settings(), "h100-80g"),
+    "windows in five of six layers": ("gemma-3", Settings(), "l4-24g"),
     "longer than the model": ("llama-8b", Settings(max_model_length=200000), "h100-80g"),
     "too few tokens a step": ("llama-8b", Settings(max_batched_tokens=64), "h100-80g"),
 }

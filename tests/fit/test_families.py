@@ -193,6 +193,11 @@ def test_what_says_nothing_is_no_error() -> None:
         ({"rope_theta": "big"}, "must be a number"),
         ({"quantization_config": {}}, "unquantised"),
         ({"sliding_window": 4096}, "sliding_window 4096; a Llama has no window"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "sliding_attention in layer_types, and the layers",
+        ),
+        ({"layer_types": ["linear_attention"] * 2}, "'linear_attention' in layer_types"),
         ({"rope_theta": 10**400}, "above 0 and finite"),
         ({"rope_scaling": "linear"}, "rotary scaling 'linear'"),
         ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "the first must be lower"),

@@ -6,22 +6,9 @@ import pytest
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.registry import FAMILIES, declare
-from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
+from tests.fit.raw_configs import RAW, make_any
 
 OWN_CODE = {"AutoModelForCausalLM": "modeling_own.LlamaForCausalLM"}
-EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
-
-NEEDED = {
-    "GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 2},
-    "MiniCPMForCausalLM": {"num_experts": 0},
-}
-
-
-def make(architecture: str, *changes: dict[str, Any], text: dict[str, Any] | None = None) -> dict[str, Any]:
-    raw = RAW | FOUR_KV_HEADS | EXPERTS | {"architectures": [architecture]} | NEEDED.get(architecture, {})
-    for change in changes:
-        raw |= change
-    return raw if text is None else raw | {"text_config": RAW | FOUR_KV_HEADS | text}
 
 
 @pytest.mark.parametrize(
@@ -33,14 +20,16 @@ def make(architecture: str, *changes: dict[str, Any], text: dict[str, Any] | Non
         {"attn_logit_softcapping": 50.0}, {"final_logit_softcapping": 30.0}, {"query_pre_attn_scalar": 256},
         {"per_layer_config": [{}]}, {"routed_scaling_factor": 2.5}, {"hidden_activation": "gelu"},
         {"rotary_pct": 0.25}, {"logit_scale": 0.0625}, {"use_bidirectional_attention": True},
+        {"n_group": 8}, {"topk_group": 4}, {"topk_method": "noaux_tc"}, {"moe_layer_freq": 2},
+        {"num_shared_experts": 1}, {"attention_value_scale": 0.707}, {"route_scale": 8.0},
     ],
 )  # fmt: skip
 def test_fields_of_another_authors_code_are_refused_by_name(change: dict[str, Any]) -> None:
     (name,) = change
     for raw in (
-        make("LlamaForCausalLM", change),
-        make("Mistral3ForConditionalGeneration", text=change),
-        make("Mistral3ForConditionalGeneration", change, text={}),
+        make_any("LlamaForCausalLM", change),
+        make_any("Mistral3ForConditionalGeneration", text=change),
+        make_any("Mistral3ForConditionalGeneration", change, text={}),
     ):
         with pytest.raises(ArchitectureError, match=f"config.json has {name} "):
             declare(raw)
@@ -55,18 +44,20 @@ def test_fields_of_another_authors_code_are_refused_by_name(change: dict[str, An
         ("Qwen2ForCausalLM", {"use_mrope": False, "final_logit_softcapping": None, "auto_map": None}),
         ("Qwen3MoeForCausalLM", {"use_qk_norm": True, "shared_expert_intermediate_size": 0}),
         ("MixtralForCausalLM", {"scoring_func": "softmax", "routed_scaling_factor": 1.0}),
+        ("MixtralForCausalLM", {"n_group": 1, "topk_group": 1, "topk_method": "greedy", "moe_layer_freq": 1}),
+        ("LlamaForCausalLM", {"num_shared_experts": 0, "layer_types": ["full_attention"] * 2}),
         ("MiMoForCausalLM", {"num_nextn_predict_layers": 1, "auto_map": OWN_CODE}),
     ],
 )
 def test_what_published_configs_say_beside_changes_nothing(architecture: str, change: dict[str, Any]) -> None:
-    assert declare(make(architecture, change)).shape == declare(make(architecture)).shape
+    assert declare(make_any(architecture, change)).shape == declare(make_any(architecture)).shape
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_a_model_type_is_its_familys(family: Any) -> None:
     for text_type in family.text_types or (None,):
         text = {"model_type": text_type} if text_type else None
-        right = make(family.architecture, {"model_type": family.model_type}, text=text)
+        right = make_any(family.architecture, {"model_type": family.model_type}, text=text)
         assert declare(right).shape
         if text_type:
             with pytest.raises(ArchitectureError, match="model_type 'cohere2' in text_config"):

@@ -27,6 +27,8 @@ def test_internlm3_is_llama_with_biases_under_other_names() -> None:
     assert theirs == shape_of(
         "LlamaForCausalLM", attention_bias=True, mlp_bias=True, rms_norm_eps=epsilon, head_dim=16
     )
+    assert theirs == shape_of("InternLM3ForCausalLM", attention_bias=True, mlp_bias=True, head_dim=16)
+    assert theirs != shape_of("InternLM3ForCausalLM", attention_bias=True, qkv_bias=False, head_dim=16)
 
 
 def test_minicpm_is_granite_with_factors_under_other_names() -> None:
@@ -62,6 +64,7 @@ def test_minicpm_attends_to_all_tokens_up_to_a_length() -> None:
         ({"num_local_experts": 8}, "num_local_experts 8; only models without experts"),
         ({"layer_types": None}, "no layer_types, so all layers are Mamba's"),
         ({"layer_types": ["mamba", "attention"]}, "'mamba' in layer_types"),
+        ({"layers_block_type": ["mamba", "attention"]}, "'mamba' in layers_block_type"),
         ({"position_embedding_type": "alibi"}, "position_embedding_type 'alibi'"),
     ],
 )

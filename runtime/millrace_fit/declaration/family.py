@@ -98,6 +98,9 @@ class Family(NamedTuple):
     """The text model's own `model_type`, any of these."""
     may_be_flat: bool = False
     """Whether config.json itself may have the text model's fields: the published ones of Qwen 2.5 VL do."""
+    is_tied_by_text: bool = False
+    """Whether `tie_word_embeddings` counts if the text's config alone has true: earlier releases of
+    transformers wrote it there, beside a default outside."""
     known: frozenset[str] = frozenset()
     """Fields of `refusals.py` that say what the family is anyway."""
 

@@ -36,6 +36,7 @@ def read_decoder(
     name, only = activation
     if name in fields:
         fields.refuse(name, unless=(only,), advice=f'only "{only}" is supported')
+    _check_types(fields, layers)
     rope = read_rope(fields, theta, max_length, may_be_partial=may_be_partial)
     _check_factors(rope.scaling, layers)
     kinds, runs = describe_layers([_drop_idle_window(layer, rope.max_length) for layer in layers])
@@ -125,6 +126,19 @@ def read_named_windows(fields: Fields, window: int | None) -> Sequence[int | Non
             "config.json has sliding_attention in layer_types and no sliding_window in use: set it"
         )
     return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _check_types(fields: Fields, layers: Sequence[LayerShape]) -> None:
+    """Raise ArchitectureError for a `layer_types` whose windows a family does not read.
+
+    transformers' masks ignore them there, but its cache drops the keys outside: no answer is the right one.
+    """
+    kinds = fields.items("layer_types", len(layers), "attention", "full_attention", "sliding_attention")
+    named = (layer for kind, layer in zip(kinds or (), layers, strict=False) if kind == "sliding_attention")
+    if any(layer.attention.window is None for layer in named):
+        raise ArchitectureError(
+            "config.json has sliding_attention in layer_types, and the layers have no window: remove it"
+        )
 
 
 def _check_factors(scaling: RotaryScaling | None, layers: Sequence[LayerShape]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from millrace_fit.errors import ArchitectureError
 
-_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     # Which tokens each token sees.
     "is_causal": (True,),
     "use_bidirectional_attention": (False,),
@@ -34,25 +34,46 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "final_logit_softcapping": (),
     "logit_scale": (1,),
     "logits_scaling": (1,),
+    "embedding_scale": (1,),
+    "lm_head_multiplier": (1,),
+    "key_multiplier": (1,),
+    "attention_in_multiplier": (1,),
+    "attention_out_multiplier": (1,),
+    "attention_value_scale": (1,),
+    "attn_temperature_tuning": (False,),
+    "output_logit_soft_cap": (),
     # Norms, activations and layers.
     "use_qk_norm": (False,),
     "qk_layernorm": (False,),
     "clip_qkv": (),
     "hidden_activation": ("silu",),
     "parallel_attn": (False,),
+    "use_parallel_residual": (False,),
     "per_layer_config": (),
     # Mixtures of experts.
     "scoring_func": ("softmax",),
+    "expert_selection_fn": ("softmax",),
+    "topk_method": ("greedy",),
+    "n_group": (1,),
+    "num_expert_group": (1,),
+    "topk_group": (1,),
+    "moe_router_logit_softcapping": (0,),
     "routed_scaling_factor": (1,),
+    "moe_routed_scaling_factor": (1,),
+    "router_scaling_factor": (1,),
+    "route_scale": (1,),
     "n_shared_experts": (0,),
+    "num_shared_experts": (0,),
+    "moe_num_shared_experts": (0,),
     "first_k_dense_replace": (0,),
+    "moe_layer_freq": (1,),
 }
 """The values that change nothing; null is one of each."""
 
 
 def refuse_foreign(raw: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise ArchitectureError for a field that would change the answers, if the family does not know it."""
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in NEUTRAL.items():
         value = raw.get(name)
         if value is not None and value not in neutral and name not in known:
             raise ArchitectureError(

@@ -91,10 +91,11 @@ def _with_far_rope(fields: Fields) -> Fields:
 
 def _find_rope(fields: Fields, kind: str) -> Mapping[str, Any]:
     """Return what `rope_parameters` has for a kind of layers. Raises ArchitectureError."""
-    ropes = fields.raw.get("rope_parameters")
-    rope = (ropes.get(kind) if isinstance(ropes, Mapping) else None) or {}
+    name, rope = "rope_parameters", fields.raw.get("rope_parameters") or {}
+    if isinstance(rope, Mapping):
+        name, rope = kind, rope.get(kind) or {}
     if not isinstance(rope, Mapping):
-        raise ArchitectureError(f"config.json has {kind} {rope!r}; it must be an object")
+        raise ArchitectureError(f"config.json has {name} {rope!r}; it must be an object")
     return rope
 
 

@@ -36,7 +36,11 @@ def parse_hybrid(fields: Fields) -> DecoderShape:
     """Return the shape of a model whose layers all have attention. Raises ArchitectureError for others."""
     advice = "only models without experts are supported"
     fields.refuse("num_local_experts", unless=(0,), advice=advice)
-    if fields.items("layer_types", fields.num_layers, "attention", "full_attention") is None:
+    kinds = [
+        fields.items(name, fields.num_layers, "attention", "full_attention")
+        for name in ("layer_types", "layers_block_type")
+    ]
+    if not any(kinds):
         raise ArchitectureError(
             "config.json has no layer_types, so all layers are Mamba's: none is supported"
         )

@@ -7,12 +7,12 @@ from millrace_fit.shape import DecoderShape, LayerShape
 
 
 def parse(fields: Fields) -> DecoderShape:
-    """Return the shape."""
-    bias = fields.flag("bias")
+    """Return the shape. transformers has Llama's names of the biases, and takes these two for them."""
+    bias = fields.flag("bias", default=fields.flag("mlp_bias"))
     attention = read_attention(
         fields.with_defaults({"head_dim": 128}),
         num_kv_heads=2,
-        has_bias=fields.flag("qkv_bias"),
+        has_bias=fields.flag("qkv_bias", default=fields.flag("attention_bias")),
         has_output_bias=bias,
     )
     layers = [LayerShape(attention, read_mlp(fields, has_bias=bias))] * fields.num_layers

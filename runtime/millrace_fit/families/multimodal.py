@@ -67,10 +67,13 @@ SMOLVLM = Family(
     text_field="text_config",
     text_types=tuple(_PARSE),
 )
+_ONEVISION: Final = _make(
+    "LlavaOnevisionForConditionalGeneration", "llava_onevision", "qwen2", "image_newline"
+)
 MULTIMODAL: Final = (
-    _make("LlavaForConditionalGeneration", "llava", "llama"),
+    _make("LlavaForConditionalGeneration", "llava", "llama")._replace(is_tied_by_text=True),
     _make("LlavaNextForConditionalGeneration", "llava_next", "llama", "image_newline"),
-    _make("LlavaOnevisionForConditionalGeneration", "llava_onevision", "qwen2", "image_newline"),
+    _ONEVISION._replace(is_tied_by_text=True),
     _make("InternVLForConditionalGeneration", "internvl", "qwen2"),
     _make("VoxtralForConditionalGeneration", "voxtral", "llama", "audio_tower."),
     _make("Qwen2AudioForConditionalGeneration", "qwen2_audio", "qwen2", "audio_tower."),

@@ -31,7 +31,7 @@ _DEFAULTS_MOE: Final[dict[str, Any]] = {
 }
 _ALWAYS: Final[Mapping[str, Any]] = {"norm_topk_prob": True}
 """What transformers reads no field for."""
-_WINDOWS: Final = ("use_sliding_window", "layer_types")
+_WINDOWS: Final = ("use_sliding_window", "max_window_layers", "layer_types")
 
 
 def parse_qwen2(fields: Fields) -> DecoderShape:
@@ -76,6 +76,7 @@ QWEN25_VL = Family(
     text_field="text_config",
     text_types=("qwen2_5_vl_text", "qwen2_5_vl"),
     may_be_flat=True,
+    is_tied_by_text=True,
 )
 QWEN2_VL = QWEN25_VL._replace(
     architecture="Qwen2VLForConditionalGeneration",

@@ -158,8 +158,7 @@ def _find_text(family: Family, raw: Mapping[str, Any]) -> Mapping[str, Any]:
     _check_type(text, family.text_types, family.architecture, f" in {family.text_field}")
     refuse_foreign(text, family.known)
     outer = {name: raw[name] for name in _OUTER if name in raw}
-    # As in transformers: earlier releases wrote it into the text's config, beside a default outside.
-    if family.may_be_flat and text.get(_TIED) is True:
+    if family.is_tied_by_text and text.get(_TIED) is True:
         outer[_TIED] = True
     return {**text, **outer}
 

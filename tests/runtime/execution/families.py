@@ -151,6 +151,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "max_source_positions": 20,
         },
     },
+    "qwen2_audio, with an audio tower beside": {
+        "model_type": "qwen2_audio", "text_config": WITHOUT_HEAD_DIM | {"model_type": "qwen2"},
+        "audio_config": {
+            "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64,
+            "num_mel_bins": 8, "max_source_positions": 20,
+        },
+    },
+    "llava_onevision, a text of qwen 2": {
+        "model_type": "llava_onevision", "text_config": WITHOUT_HEAD_DIM | {"model_type": "qwen2"},
+        "vision_config": TOWERS | {"model_type": "siglip_vision_model"},
+    },
+    "idefics3": {
+        "model_type": "idefics3", "text_config": SIZES | {"model_type": "llama"}, "vision_config": TOWERS,
+    },
     "gpt_oss, sinks, biases and clamped gates of all experts in one tensor": {
         "model_type": "gpt_oss", "num_hidden_layers": 3, "sliding_window": 24, "swiglu_limit": 1.5,
         "num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 40, "rope_theta": 1.5e5,

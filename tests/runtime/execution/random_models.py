@@ -44,7 +44,7 @@ def write_random(folder: Path, changes: dict[str, Any], *, is_raw: bool = False)
                 weight.add_(1.0)
     model.save_pretrained(folder)
     config = folder / "config.json"
-    architectures = json.loads(config.read_text())["architectures"]
+    architectures = fields.get("architectures") or json.loads(config.read_text())["architectures"]
     assert architectures, "the loader finds the family by it"
     if is_raw:
         config.write_text(

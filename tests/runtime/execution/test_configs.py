@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from millrace_runtime.execution.errors import UnsupportedModelError
+from tests.runtime.execution.families import FAMILIES
 from tests.runtime.execution.greedy import TOP, check, expected_logits, prompt
 from tests.runtime.execution.random_models import find_class, write_random
 from tests.runtime.execution.sizes import SIZES
 
+PARTIAL = "partial_rotary_factor"
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
@@ -41,6 +43,8 @@ COMMON: list[dict[str, Any]] = [
     {"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}, "rope_theta": "-"},
     {"partial_rotary_factor": 0.5},
 ]
+ROPES = ("rope_theta", "rope_scaling", "rope_parameters", PARTIAL)
+PLAIN = [change for change in COMMON if not any(name in change for name in ROPES)]
 WINDOWED = {"use_sliding_window": True, "sliding_window": 16}
 WINDOW_OF_TWO = {"sliding_window": 16, "sliding_window_pattern": 2}
 OF_FAMILY: dict[str, list[dict[str, Any]]] = {
@@ -104,7 +108,7 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"rope_parameters": {"rope_type": "default", "rope_theta": 9e3, "partial_rotary_factor": 0.25}},
     ],
     "gemma3_text": [
-        {}, {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window": 16},
+        {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window": 16},
         {"rope_local_base_freq": 500.0}, {"rope_theta": 5e4, "rope_local_base_freq": 5e3}, {"head_dim": 16},
         {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]},
         {"sliding_window": 16, "sliding_window_pattern": 2}, {"query_pre_attn_scalar": 64},
@@ -116,6 +120,7 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         },
         {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}, **WINDOW_OF_TWO},
         {"rope_scaling": YARN, "original_max_position_embeddings": 64, **WINDOW_OF_TWO},
+        {"hidden_activation": "silu"},
     ],
     "gpt_oss": [
         {"sliding_window": 16}, {"sliding_window": "-"}, {"head_dim": "-"},
@@ -126,6 +131,11 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
     ],
     "glm4": [{"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False}],
     "ernie4_5": [{"head_dim": "-"}, {"use_bias": True}, {"num_key_value_heads": None}],
+    "internlm3": [
+        {"qkv_bias": True, "bias": True}, {"attention_bias": True, "mlp_bias": True}, {"head_dim": "-"},
+        {"attention_bias": True, "mlp_bias": True, "qkv_bias": False, "bias": False},
+        {"num_key_value_heads": "-", "num_attention_heads": 4}, {"num_key_value_heads": None},
+    ],
     "seed_oss": [
         {"head_dim": "-"}, {"attention_bias": False}, {"attention_out_bias": True}, {"mlp_bias": True},
     ],
@@ -153,12 +163,31 @@ NESTED: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 """Families whose text has a config of its own."""
 VISION: dict[str, Any] = {"depth": 1, "hidden_size": 48, "num_heads": 2, "patch_size": 8}
-REFUSED = ("hidden_act", "partial_rotary_factor")
-PARTIAL = ("phi3", "glm", "glm4")
-"""Families that may turn a part of each head."""
+BESIDE = {
+    "gemma3": "gemma3, with a vision tower beside",
+    "idefics3": "idefics3",
+    "internvl": "internvl, a text of qwen 3",
+    "llava": "llava, a text of mistral",
+    "llava_next": "llava_next, a text of llama",
+    "llava_onevision": "llava_onevision, a text of qwen 2",
+    "mistral3": "mistral3, of ministral3",
+    "qwen2_audio": "qwen2_audio, with an audio tower beside",
+    "qwen3_vl_moe": "qwen3 vl moe, turned experts in one tensor",
+    "smolvlm": "smolvlm",
+    "voxtral": "voxtral, with an audio tower beside",
+}
+"""Of others whose text has a config of its own, the model in FAMILIES."""
+REFUSED = ("hidden_act", "hidden_activation", PARTIAL)
+IGNORED = {
+    **dict.fromkeys(("phi3", "glm", "glm4"), PARTIAL),
+    **dict.fromkeys(("gemma3_text", "gemma3"), "hidden_act"),
+}
+"""What of REFUSED a family reads, or has no use for."""
 OWN_ROPES = ("ministral3", "phi3", "gemma3_text")
 """Families whose rotary embedding has fields or types of its own."""
 BASES: dict[str, dict[str, Any]] = {
+    # transformers builds a Llama of it, and would write that name.
+    "internlm3": {"architectures": ["InternLM3ForCausalLM"]},
     "qwen2": {"head_dim": "-"},
     "smollm3": {"head_dim": "-"},
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
@@ -188,8 +217,8 @@ BASES: dict[str, dict[str, Any]] = {
 }
 CASES = [
     pytest.param(family, change, id=f"{family}, {change}")
-    for family, changes in (OF_FAMILY | NESTED).items()
-    for change in (*(COMMON if family not in OWN_ROPES else ()), *changes)
+    for family, changes in (OF_FAMILY | NESTED | {name: [] for name in BESIDE}).items()
+    for change in (*(PLAIN if family in OWN_ROPES or family in BESIDE else COMMON), *changes)
 ]
 FEW = CASES[::17]
 """For each run of `make test`."""
@@ -203,13 +232,19 @@ def nest(fields: dict[str, Any]) -> dict[str, Any]:
     return {"text_config": text, "vision_config": VISION}
 
 
-def check_config(folder: Path, make_driver: Callable[..., Any], family: str, change: dict[str, Any]) -> None:
+def find_fields(family: str, change: dict[str, Any]) -> dict[str, Any]:
+    if family in BESIDE:
+        model = FAMILIES[BESIDE[family]]
+        text = {name: value for name, value in (model["text_config"] | change).items() if value != "-"}
+        return model | {"text_config": text}
     fields = BASES.get(family, {}) | change
-    if family in NESTED:
-        fields = nest(fields)
-    path, tokens = write_random(folder, {"model_type": family} | fields, is_raw=True), prompt(60, 0)
-    refused = REFUSED[:1] if family in PARTIAL else REFUSED
-    if is_refused := [field for field in refused if field in change]:
+    return {"model_type": family} | (nest(fields) if family in NESTED else fields)
+
+
+def check_config(folder: Path, make_driver: Callable[..., Any], family: str, change: dict[str, Any]) -> None:
+    fields = find_fields(family, change)
+    path, tokens = write_random(folder, fields, is_raw=True), prompt(60, 0)
+    if is_refused := [field for field in REFUSED if field in change and field != IGNORED.get(family)]:
         with pytest.raises(UnsupportedModelError, match=is_refused[0]):
             make_driver(path, max_model_length=128)
         return
