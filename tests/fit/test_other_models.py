@@ -22,6 +22,7 @@ OWN_CODE = {"AutoModelForCausalLM": "modeling_own.LlamaForCausalLM"}
         {"rotary_pct": 0.25}, {"logit_scale": 0.0625}, {"use_bidirectional_attention": True},
         {"n_group": 8}, {"topk_group": 4}, {"topk_method": "noaux_tc"}, {"moe_layer_freq": 2},
         {"num_shared_experts": 1}, {"attention_value_scale": 0.707}, {"route_scale": 8.0},
+        {"rope_interleave": True}, {"score_func": "sigmoid"}, {"attn_logit_soft_cap": 50.0},
     ],
 )  # fmt: skip
 def test_fields_of_another_authors_code_are_refused_by_name(change: dict[str, Any]) -> None:
@@ -45,6 +46,7 @@ def test_fields_of_another_authors_code_are_refused_by_name(change: dict[str, An
         ("Qwen3MoeForCausalLM", {"use_qk_norm": True, "shared_expert_intermediate_size": 0}),
         ("MixtralForCausalLM", {"scoring_func": "softmax", "routed_scaling_factor": 1.0}),
         ("MixtralForCausalLM", {"n_group": 1, "topk_group": 1, "topk_method": "greedy", "moe_layer_freq": 1}),
+        ("Qwen3MoeForCausalLM", {"n_group": 0, "topk_group": 0, "output_logit_soft_cap": 0}),
         ("LlamaForCausalLM", {"num_shared_experts": 0, "layer_types": ["full_attention"] * 2}),
         ("MiMoForCausalLM", {"num_nextn_predict_layers": 1, "auto_map": OWN_CODE}),
     ],
