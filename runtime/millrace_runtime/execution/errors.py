@@ -50,6 +50,8 @@ class PlanError(ExecutionError):
 
 _WORDS = ("out of memory", "ALLOC_FAILED", "memory allocation failed")
 """The words of CUDA, cuBLAS and NCCL in a RuntimeError's text."""
+_LONGEST = 500
+"""Letters of an error's text. A compiler's may have the whole program."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -61,9 +63,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def describe(error: Exception) -> str:
-    """Return an error's type and the first line of its text. CUDA's other lines are advice for developers."""
-    first, _, _ = str(error).partition("\n")
-    return f"{type(error).__name__}: {first}"
+    """Return an error's type and its text in one line.
+
+    Of an error of CUDA only the first line: torch's other lines are advice for developers.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("CUDA error"):
+        del lines[1:]
+    return ": ".join([type(error).__name__, *(["; ".join(lines)[:_LONGEST]] if lines else [])])
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millrace_runtime.execution.errors import ModelError, WorkerError
+from millrace_runtime.execution.errors import ModelError, WorkerError, describe
 from millrace_runtime.execution.parallel import heartbeats, worker_pool
 from millrace_runtime.execution.parallel.executor import ParallelExecutor, read_num_threads
 from millrace_runtime.execution.parallel.heartbeats import Watch
@@ -190,6 +190,21 @@ def test_an_error_in_one_workers_step_is_reported_in_its_words(
     executor.submit(StepPlan(0, [7], [], [], []))
     with pytest.raises(WorkerError, match=r"worker \d of 2 failed: PlanError: slot 7 holds no sequence"):
         executor.collect()
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError(""), "RuntimeError"),
+        (ValueError("at 2:4:\n\n  x = y\nis unknown"), "ValueError: at 2:4:; x = y; is unknown"),
+        (
+            RuntimeError("NCCL error\nLast error:\nout of memory"),
+            "RuntimeError: NCCL error; Last error:; out of memory",
+        ),
+    ],
+)
+def test_an_error_is_reported_in_a_line(error: Exception, line: str) -> None:
+    assert describe(error) == line
 
 
 def test_an_error_of_a_device_is_reported_by_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:

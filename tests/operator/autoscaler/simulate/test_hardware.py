@@ -9,6 +9,7 @@ from millrace_operator.autoscaler.simulate.workloads import DAY_HARDWARE, RAMP_H
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.step import KvGroup, Limits
 from millrace_runtime.replica import trial
+from millrace_runtime.replica.recordings import Recordings
 from tests.operator.autoscaler.simulate.timed_executor import TimedExecutor
 
 SLOW = replace(DAY_HARDWARE, weights_seconds=0.08)
@@ -31,7 +32,7 @@ def try_really(hardware: Hardware, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     clock = trial.StepClock
     monkeypatch.setattr(trial, "StepClock", lambda: clock(lambda: executor.now))
     loading = LOADING_SHARE * hardware.cold_start_seconds
-    found = trial.try_steps(Scheduler(limits), executor, loading)
+    found = trial.try_steps(Scheduler(limits), executor, Recordings(()), loading)
     return [(step.num_tokens, step.num_context_tokens) for step in found]
 
 
