@@ -112,11 +112,13 @@ LABEL_API_KEYS: Final = (
 COMPONENT_GATEWAY: Final = "gateway"
 
 # What a replica reports to the gateway about an answer, if the request has HEADER_REPORT with the value
-# REPORT_USAGE. A whole answer has HEADER_USAGE: `<prompt> <cached> <completion>`, in tokens; until it begins,
-# heads of the status 102 have the use so far. A stream has events instead, each a chunk of its own:
-# USAGE_EVENT, the three numbers, two newlines. Gateways remove them.
+# REPORT_USAGE. A whole answer has HEADER_USAGE: `<prompt> <cached> <completion>`, in tokens. A stream has
+# events instead, each a chunk of its own: USAGE_EVENT, the three numbers, two newlines. A request that has
+# HEADER_EARLY_REPORT too gets heads of the status 102 with HEADER_USAGE until the answer begins: gateways of
+# earlier releases count such heads towards the size of one, and do not ask. Gateways remove all of these.
 HEADER_REPORT: Final = "X-Millrace-Report"
 REPORT_USAGE: Final = "usage"
+HEADER_EARLY_REPORT: Final = "X-Millrace-Early-Report"
 HEADER_USAGE: Final = "X-Millrace-Usage"
 USAGE_EVENT: Final = b": millrace-usage "
 USAGE_SECONDS: Final = 0.25  # the least time between two such heads or events

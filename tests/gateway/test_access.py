@@ -16,6 +16,7 @@ from millrace_gateway.access.fairness import replica_room
 from millrace_gateway.access.fairness.replica_room import FIRST_REQUESTS
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.access.limits.ledger import AccountKey
+from millrace_gateway.access.limits.reservation import Usage
 from millrace_gateway.access.policy import read_default
 from millrace_gateway.front import early_stream
 from millrace_gateway.route.objects import ServiceKey
@@ -296,6 +297,58 @@ async def test_a_client_that_leaves_a_whole_answer_pays_and_its_use_counts(
         (use,) = (await answer.json())["data"]
     cached = 1 if early_use else 0
     assert use["tokens"] == {"prompt": prompt, "cached": cached, "completion": completion}
+
+
+async def die(request: web.Request) -> web.Response:
+    await request.read()
+    request.transport.abort()
+    return web.Response()
+
+
+async def fail(_: web.Request) -> web.Response:
+    return web.Response(status=500)
+
+
+async def tell_early_alone(request: web.Request) -> web.Response:
+    request.transport.write(f"HTTP/1.1 102 Processing\r\n{contract.HEADER_USAGE}: 5 1 9000\r\n\r\n".encode())
+    return web.json_response({})
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "usage"),
+    [(die, 502, None), (fail, 500, None), (tell_early_alone, 200, Usage(5, 1, 9000))],
+)
+async def test_a_failure_without_a_report_counts_nothing_and_an_early_report_stays(
+    bench: Bench, answer: Any, status: int, usage: Usage | None
+) -> None:
+    replica = await start(bench)
+    replica.answer = answer
+    logged: list[LoggedRequest] = []
+    bench.gateway.tenancy.guard._log = logged.append
+    assert (await ask(bench, body=BODY | {"max_tokens": 131_072}))[0] == status
+    await bench.until(lambda: logged)
+    use = bench.gateway.tenancy.guard._book.total
+    assert (use.requests, logged[0].usage) == (1, usage)
+    assert (use.prompt, use.cached, use.completion) == (usage or (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_tokens"), [("tokensPerMinute", 1000), ("requestsPerMinute", 128 * 2**20 + 27)]
+)
+async def test_who_leaves_an_answer_without_a_bound_pays_what_one_request_may_use(
+    bench: Bench, limit: str, num_tokens: int
+) -> None:
+    replica = await start(bench, {"per": "Key", limit: 1000})
+    replica.release.clear()
+    logged: list[LoggedRequest] = []
+    bench.gateway.tenancy.guard._log = logged.append
+    asked = asyncio.create_task(ask(bench, body=BODY | {"n": 2**31, "max_tokens": 2**31}))
+    await bench.until(lambda: replica.seen)
+    asked.cancel()
+    await bench.until(lambda: logged)
+    use = bench.gateway.tenancy.guard._book.total
+    assert logged[0].usage == (use.prompt, use.cached, use.completion)
+    assert use.prompt + use.completion == num_tokens
 
 
 async def test_a_client_that_does_not_read_pays_for_what_may_have_been_computed(bench: Bench) -> None:

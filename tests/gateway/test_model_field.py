@@ -165,13 +165,14 @@ MUCH = f'"messages":["{"." * WHOLE_BYTES}"]'
         (['"model":"a","stream":true', MUCH], "a"),
         ([TOOLS, '"stream":true,"model":"a"', MUCH], "a"),
         (['"model":"a","stream":true', MUCH, TOOLS], "a"),  # as OpenAI's library writes
+        (['"model":"a"', MUCH, '"x\\"model":"b"'], "a"),
         ([MUCH, '"model":"a","stream":true', MUCH], None),
         ([MUCH, '"mod\\u0065l":"a"', TOOLS], None),
         ([MUCH, TOOLS], None),
         ([MUCH, '"model":3', TOOLS], None),
         ([MUCH, '"x":[{"model":"b"}%s]' % (',{"model":"b"}' * 20_000)], None),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_of_a_body_above_two_mebibytes_only_what_is_around_the_model_is_parsed(
     fields: list[str], model: str | None, monkeypatch: pytest.MonkeyPatch

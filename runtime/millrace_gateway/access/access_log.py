@@ -29,7 +29,7 @@ class LoggedRequest(NamedTuple):
     model: str = ""
     request_id: str = ""
     usage: Usage | None = None
-    """None if no replica reported it."""
+    """As its client's use counts; None if nothing does."""
 
 
 def format_line(request: LoggedRequest) -> bytes:

@@ -67,6 +67,8 @@ class AccessPolicy:
 
 OPEN = AccessPolicy()
 _CLOSED = AccessPolicy(needs_key=True)
+_LARGEST_FIGURE = 2**53
+"""Buckets count in floats: these have no larger counts one by one, and 10**400 of a Secret is none."""
 
 
 def read_default(text: str, own_namespace: str) -> AccessPolicy:
@@ -147,7 +149,9 @@ def _read_limit(item: object, per: Scope | None) -> RateLimit | None:
 
 def _read_figure(item: Mapping[str, Any], name: str) -> int | None:
     value = item.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        return None
+    return min(value, _LARGEST_FIGURE)
 
 
 def _find_least(figures: Iterable[int | None]) -> int | None:

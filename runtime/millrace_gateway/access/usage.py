@@ -80,7 +80,7 @@ class UsageBook:
         return self._clients
 
     def count_request(self, tenant: Tenant, service: ServiceKey, usage: Usage | None) -> None:
-        """Count an admitted request at its end, with what it is charged for."""
+        """Count an admitted request at its end, with what its client has used."""
         self._add(tenant, service, Use(1, 0, *(usage or (0, 0, 0))))
 
     def count_refusal(self, tenant: Tenant, service: ServiceKey) -> None:

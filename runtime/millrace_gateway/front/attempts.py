@@ -28,7 +28,7 @@ from millrace_gateway.front.holding import Awaited, Holder
 from millrace_gateway.front.load_poll import LoadPoll
 from millrace_gateway.front.refusals import write_event
 from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, read_answer
-from millrace_gateway.front.websocket import SWITCHING, relay_websocket
+from millrace_gateway.front.websocket import relay_websocket
 from millrace_gateway.http.head import is_event_stream
 from millrace_gateway.http.relay import Relay, RelayEnd
 from millrace_gateway.report.metrics import Metrics, Outcome, RetryCause
@@ -124,8 +124,8 @@ class Attempts:
         exchange.upstream.release()
         try:
             self._balancer.note_answer(replica, answer.head.status, self._now(), is_generation=False)
-            await relay_websocket(exchange.request, answer)
-            exchange.outcome, exchange.status = Outcome.COMPLETED, SWITCHING
+            exchange.status = await relay_websocket(exchange.request, answer)
+            exchange.outcome = judge(exchange.status, is_whole=True)
         finally:
             self._upstream.end(replica, answer)
 

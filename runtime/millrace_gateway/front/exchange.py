@@ -1,9 +1,10 @@
 """The state of one request on its way through the gateway."""
 
 from collections.abc import Callable
+from http import HTTPStatus
 
 from millrace_gateway.access.identity import Tenant
-from millrace_gateway.access.limits.reservation import Admission
+from millrace_gateway.access.limits.reservation import Admission, Usage
 from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.upstream import UpstreamRequest
@@ -114,6 +115,19 @@ class Exchange:
     def num_sequences(self) -> int:
         """How many sequences a replica computes for it, as far as the body shows it; 1 if it only counts."""
         return self.fields.num_sequences if self.is_generation else 1
+
+    @property
+    def use(self) -> Usage | None:
+        """What the book and the log count at its end; None: nothing.
+
+        Without a report that is the estimate if the client has left, and nothing if the replica or the
+        gateway failed.
+        """
+        admission = self.admission
+        if admission is None or not admission.has_begun:
+            return None
+        has_left = self.outcome is Outcome.CLIENT_LEFT and self.status < HTTPStatus.BAD_REQUEST
+        return admission.charged if has_left or admission.usage is not None else None
 
     @property
     def tenant(self) -> Tenant | None:

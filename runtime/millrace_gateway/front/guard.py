@@ -20,6 +20,7 @@ from millrace_gateway.route.catalogue import Route
 from millrace_gateway.route.objects import Replica, Service, ServiceKey
 from millrace_runtime.contract import (
     HEADER_CACHE_SALT,
+    HEADER_EARLY_REPORT,
     HEADER_GATEWAY_TOKEN,
     HEADER_REPORT,
     HEADER_USAGE,
@@ -32,7 +33,7 @@ _TOKEN = HEADER_GATEWAY_TOKEN.lower().encode()
 _SALT = HEADER_CACHE_SALT.lower().encode()
 _WAITED = HEADER_WAITED.lower().encode()
 _USAGE = HEADER_USAGE.lower().encode()
-_REPORT = (HEADER_REPORT.lower().encode(), REPORT_USAGE.encode())
+_REPORTS = [(name.lower().encode(), REPORT_USAGE.encode()) for name in (HEADER_REPORT, HEADER_EARLY_REPORT)]
 _CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 
 
@@ -129,7 +130,7 @@ class Guard:
             if client is not None:
                 self._book.count_refusal(client.tenant, service.key)
             raise
-        return Admission(service.key, client, reservation, estimate)
+        return Admission(service.key, client, reservation, reservation.bound(estimate))
 
     @staticmethod
     def find_salt(admission: Admission | None) -> bytes:
@@ -145,7 +146,7 @@ class Guard:
             if admission is not None and admission.waited_seconds:
                 headers.append((_WAITED, b"%.3f" % admission.waited_seconds))
         if admission is not None:
-            headers.append(_REPORT)
+            headers += _REPORTS
             if admission.client is not None:
                 headers.append((_SALT, admission.client.salt.encode()))
         return headers
@@ -160,11 +161,12 @@ class Guard:
         more = [(name.encode(), value.encode()) for name, value in limits.items()]
         if is_event_stream(headers):
             return UsageEvents(admission.observe).convert, more
-        admission.usage = read_usage(find_header(headers, _USAGE))
+        admission.usage = read_usage(find_header(headers, _USAGE)) or admission.usage  # of an early report
         return None, more
 
-    def settle(self, admission: Admission | None) -> None:
+    def settle(self, exchange: Exchange) -> None:
         """Settle the request's reservation at its end, and count its use."""
+        admission = exchange.admission
         if admission is None:
             return
         if not admission.has_begun:
@@ -172,7 +174,7 @@ class Guard:
             return
         admission.reservation.settle(admission.usage, may_be_more=admission.may_be_more)
         if admission.client is not None:
-            self._book.count_request(admission.client.tenant, admission.service, admission.charged)
+            self._book.count_request(admission.client.tenant, admission.service, exchange.use)
 
     def log(self, exchange: Exchange, seconds: float) -> None:
         """Write the request into the access log, if there is one."""
@@ -190,7 +192,7 @@ class Guard:
                 service=key.name if key else "",
                 model=exchange.model or "",
                 request_id=(exchange.request.header(b"x-request-id") or b"").decode("latin-1"),
-                usage=admission.usage if admission else None,
+                usage=exchange.use,
             )
         )
 
@@ -218,7 +220,7 @@ class Guard:
         most = fields.most_tokens
         if most is None and exchange.request.path == PATH_COMPLETIONS:
             most = USUAL_COMPLETION
-        return estimate_usage(num_body_bytes, most, fields.num_choices)
+        return estimate_usage(num_body_bytes, most, fields.num_sequences)
 
     def _sign(self, replica: Replica) -> bytes:
         token = self._signer.sign(replica.key, replica.gateway_keys)

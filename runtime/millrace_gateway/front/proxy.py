@@ -101,7 +101,7 @@ class Proxy:
             self.refuse(request, refusal, exchange.early)
         finally:
             exchange.end()
-            self._guard.settle(exchange.admission)
+            self._guard.settle(exchange)
             self._guard.log(exchange, self._now() - exchange.began)
             self._lifecycle.end()
 

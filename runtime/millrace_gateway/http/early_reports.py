@@ -21,8 +21,10 @@ class EarlyReports:
         self._last: bytes | None = None
 
     def note_head(self, headers: Headers) -> None:
-        """Note what a head that only informs says: of several in one read the last one counts."""
-        self._last = find_header(headers, _USAGE)
+        """Note what a head that only informs says: of several in one read the last report counts."""
+        report = find_header(headers, _USAGE)
+        if report is not None:
+            self._last = report
 
     def pass_on(self, num_bytes: int) -> bool:
         """Pass on what a read has reported. Return whether it had a report and little else."""

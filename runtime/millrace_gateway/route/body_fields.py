@@ -27,7 +27,8 @@ LONG_BYTES = 256 * 1024
 """The gateway mends a shorter body if replicas would mend it; of a longer one it looks for `model` in so many
 bytes at the beginning, and at the end."""
 _KEY, _SPACES = b'"model"', b" \t\r\n"
-_VALUE = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
+_VALUE = re.compile(rb'"model"(?<!\\"model")\s*+:\s*+"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+"""Behind a backslash it is the end of another key. Nothing is tried twice: a name may have 256 KiB."""
 _MOST_KEYS, _MOST_TRIES = 64, 4
 """The most keys `model` that are looked at from the end, and the most places on each side that are parsed."""
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])

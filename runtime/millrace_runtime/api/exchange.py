@@ -217,6 +217,7 @@ class Exchange:
             writer.read_usage = lambda: generation.usage
         if self._answer.report is not None:
             self._answer.report.read_usage = lambda: generation.usage
+            generation.on_silence = self._answer.report_silence
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, grammar)
@@ -263,7 +264,6 @@ class Exchange:
     def _collect(self, writer: Writer, delta: Delta) -> None:
         """Hold a delta until the answer is whole: its bytes count as those of streams do."""
         self._booking.hold_events(writer.add_delta(delta))
-        self._answer.report_early()
 
     def _disconnect(self) -> None:
         if self._generation is not None:

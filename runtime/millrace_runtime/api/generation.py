@@ -75,6 +75,8 @@ class Generation:
         self._num_cached_tokens: dict[int, int] = {}
         """By the number of the prompt, once a choice of it has begun."""
         self._alarm: asyncio.TimerHandle | None = None
+        self.on_silence: Callable[[], None] = lambda: None
+        """Called after tokens without an event."""
         self.events = EventStream(engine, self._accept, self._note_begun)
         """The events of each step, from `start` on."""
 
@@ -194,6 +196,8 @@ class Generation:
             written.append(self._write(delta))
         events = b"".join(event for event in written if event is not None)
         self._booking.hold_events(len(events))
+        if not events:
+            self.on_silence()
         return events or None
 
     def _time_tokens(self, choice: Choice, num_tokens: int, now: float) -> None:

@@ -5,9 +5,16 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from millrace_runtime.contract import HEADER_REPORT, REPORT_USAGE, USAGE_EVENT, USAGE_SECONDS
+from millrace_runtime.contract import (
+    HEADER_EARLY_REPORT,
+    HEADER_REPORT,
+    REPORT_USAGE,
+    USAGE_EVENT,
+    USAGE_SECONDS,
+)
 
 _REPORT = (HEADER_REPORT.lower().encode(), REPORT_USAGE.encode())
+_EARLY_REPORT = (HEADER_EARLY_REPORT.lower().encode(), REPORT_USAGE.encode())
 
 
 class Usage(NamedTuple):
@@ -27,8 +34,10 @@ NO_USAGE = Usage(0, 0)
 class UsageReport:
     """Says when an answer reports its usage so far, and how: a stream by a comment of server-sent events."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_early: bool = False) -> None:
         self._due_at = 0.0
+        self.is_early = is_early
+        """Whether the request asks for reports before the answer begins."""
         self.read_usage: Callable[[], Usage] = lambda: NO_USAGE
         """Reads the usage so far. It is none until a generation is planned."""
 
@@ -55,4 +64,5 @@ class UsageReport:
 
 def open_report(scope: Scope) -> UsageReport | None:
     """Return the report that a request asks for; None if it asks for none."""
-    return UsageReport() if _REPORT in scope["headers"] else None
+    headers = scope["headers"]
+    return UsageReport(is_early=_EARLY_REPORT in headers) if _REPORT in headers else None

@@ -235,7 +235,14 @@ def test_times_as_openais_headers_have_them(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "tokens"),
-    [((400, 100, 1), 200), ((400, None, 2), 612), ((0, 0, 0), 1), ((3, -5, 1), 1), ((0, 10, 3), 31)],
+    [
+        ((400, 100, 1), 200),
+        ((400, None, 2), 612),
+        ((0, 0, 0), 1),
+        ((3, -5, 1), 1),
+        ((0, 10, 3), 31),
+        ((0, 2**31, 2), 2**21 + 1),
+    ],
 )
 def test_estimates(arguments: tuple[int, int | None, int], tokens: int) -> None:
     assert estimate_tokens(*arguments) == tokens

@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from millrace_gateway.access.identity import Tenant
 from millrace_gateway.access.limits.reservation import Usage
 from millrace_gateway.access.peers import links
 from millrace_gateway.access.peers.links import Hello, PeerLinks, PeerServer, make_frame, name_audience
+from millrace_gateway.access.peers.peer_report import Outgoing, take_usage
 from millrace_gateway.access.signer import Signer
 from millrace_gateway.access.usage import UsageBook
 from millrace_runtime.gateway_token import generate_key, sign_token
@@ -69,6 +71,27 @@ async def test_use_arrives_over_connections_and_again_after_one_broke(
             await wait_until_async(
                 "the tokens", lambda: BOOKS["g1"].describe(CLIENT.tenant)["tokens"] == tokens
             )
+
+
+async def test_a_bug_in_one_report_ends_no_link(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(links, "RETRY_SECONDS", 0.01)
+    bugs = iter([OverflowError("a count too large")])
+
+    def take_or_fail(book: UsageBook, incarnation: str, sent: int) -> Outgoing:
+        if (bug := next(bugs, None)) is not None:
+            raise bug
+        return take_usage(book, incarnation, sent)
+
+    monkeypatch.setattr(links, "take_usage", take_or_fail)
+    first, second = LimitedGateway("g0", time.monotonic), LimitedGateway("g1", time.monotonic)
+    late = Tenant("a", "keys", "late")
+    BOOKS["g0"].count_request(late, SERVICE, None)
+    async with serving(second, make_signer()) as port, sending(first, second, port):
+        await wait_until_async("a report after the bug", lambda: BOOKS["g1"].describe(late)["requests"] == 1)
+    assert "the reports to gateway g1 failed" in caplog.text
+    caplog.clear()
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_an_open_platform_with_one_closed_service() -> None:
     [
         ([], ()),
         ([{"per": "Key", "requestsPerMinute": 5}], (RateLimit(Scope.KEY, 5),)),
+        ([{"per": "Key", "requestsPerMinute": 10**400}], (RateLimit(Scope.KEY, 2**53),)),
         (
             [{"per": "Service", "tokensPerMinute": 5, "concurrency": 1}],
             (RateLimit(Scope.SERVICE, None, 5, 1),),

@@ -4,9 +4,18 @@ from prometheus_client import CollectorRegistry
 
 from millrace_gateway.access.errors import PeerReportError
 from millrace_gateway.access.identity import Tenant
+from millrace_gateway.access.limits.ledger import Account, AccountKey
 from millrace_gateway.access.limits.reservation import Usage
 from millrace_gateway.access.peers.limit_exchange import MOST_ENTRIES
-from millrace_gateway.access.peers.peer_report import apply_usage, take_usage
+from millrace_gateway.access.peers.peer_report import (
+    MOST_COUNT,
+    Report,
+    apply_usage,
+    decode_report,
+    describe_account,
+    encode_report,
+    take_usage,
+)
 from millrace_gateway.access.usage import MOST_GATEWAYS, UsageBook
 from millrace_gateway.access.usage_metrics import CHOICE_SECONDS, UsageCollector
 from millrace_gateway.route.objects import ServiceKey
@@ -79,6 +88,18 @@ def test_what_is_no_report_of_use_changes_nothing(data: bytes) -> None:
     with pytest.raises(PeerReportError):
         apply_usage(book, data)
     assert book.describe(Tenant("a", "b", "c"))["services"] == {}
+
+
+def test_counts_beyond_what_a_report_can_say_are_its_largest() -> None:
+    book, other = UsageBook(0.0), UsageBook(0.0)
+    other.count_request(tenant("ada"), CHAT, Usage(1, 0, 2**64))
+    apply_usage(book, take_usage(other, "other", 0).data)
+    assert book.describe(tenant("ada"))["tokens"]["completion"] == MOST_COUNT
+    account = Account(AccountKey(CHAT, tenant("ada")))
+    account.tokens.open(1000, 0.0, 1.0)
+    account.tokens.spend(2**64, 0.0, 1.0)
+    entry = describe_account(account, 0.0, 1.0)
+    assert decode_report(encode_report(Report("x", 0, 1, entries=[entry]))).entries == [entry]
 
 
 def test_gateways_of_the_past_are_forgotten_in_the_end() -> None:

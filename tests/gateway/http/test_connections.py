@@ -371,6 +371,27 @@ async def test_a_replica_that_breaks_off_what_ends_a_waiting_stream_has_failed(
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("status", "passed", "outcome"),
+    [(404, 404, "completed"), (429, 429, "refused"), (500, 502, "upstream_error")],
+)
+async def test_a_handshake_that_its_replica_refuses_is_no_failure(
+    bench: Bench, status: int, passed: int, outcome: str
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=status, text="no", headers={"X-Own": "1"})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", refuse)
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    for _ in range(2):  # on one connection
+        async with bench.client.get(f"{bench.url}/v1/x?model=chat", headers=headers) as answer:
+            found = (answer.status, await answer.text() == "no", answer.headers.get("X-Own"))
+        assert found == ((status, True, "1") if status == passed else (passed, False, None))
+    told = {"namespace": "team", "service": "chat", "outcome": outcome}
+    assert bench.value("millrace_gateway_requests_finished_total", **told) == 2
+
+
 async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
     seen = {}
 

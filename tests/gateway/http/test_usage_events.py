@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.errors import BrokenAnswerError
+from millrace_gateway.http.early_reports import EarlyReports
 from millrace_gateway.http.replica_connection import MAX_HEAD_BYTES, ReplicaConnection
 from millrace_gateway.http.usage_events import UsageEvents
 
@@ -58,3 +59,12 @@ async def test_early_reports_of_an_hour_are_no_long_head_and_a_flood_is(size: in
         assert ((await asked).status, told[-1]) == (200, b"12 0 3")
     connection.abort()
     theirs.close()
+
+
+def test_a_head_that_says_nothing_forgets_no_report_of_the_same_read() -> None:
+    told: list[bytes] = []
+    reports = EarlyReports()
+    reports.on_usage = told.append
+    for headers in ([(b"x-millrace-usage", b"1 0 2")], [(b"x-millrace-usage", b"1 0 3")], []):
+        reports.note_head(headers)
+    assert (reports.pass_on(100), reports.pass_on(100), told) == (True, False, [b"1 0 3"])

@@ -12,10 +12,17 @@ import pytest
 from millrace_runtime.api import usage
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.usage import Usage, UsageReport
-from millrace_runtime.contract import HEADER_REPORT, HEADER_USAGE, REPORT_USAGE, USAGE_EVENT
+from millrace_runtime.contract import (
+    HEADER_EARLY_REPORT,
+    HEADER_REPORT,
+    HEADER_USAGE,
+    REPORT_USAGE,
+    USAGE_EVENT,
+)
 from tests.runtime.api.served import Served, serve
 
 REPORT = {HEADER_REPORT: REPORT_USAGE}
+EARLY = REPORT | {HEADER_EARLY_REPORT: REPORT_USAGE}
 HI = [{"role": "user", "content": "hi"}]
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("completions", {"prompt": ["a", "abc"], "n": 3}),
@@ -111,6 +118,7 @@ async def test_a_report_that_is_due_comes_ahead_of_its_token(
 ) -> None:
     """Also while the stream's task sleeps, and the chunk leaves without it."""
     monkeypatch.setattr(usage, "USAGE_SECONDS", 0.0)
+    served.engine.reply = served.engine.reply[:3]  # each has a text
     body = {"prompt": "a", "max_tokens": 20, "ignore_eos": True}
     *chunks, _, _ = await stream(served, "completions", body, **REPORT)
     assert [is_report(chunk) for chunk in chunks] == [True, False] * (len(chunks) // 2)
@@ -118,13 +126,22 @@ async def test_a_report_that_is_due_comes_ahead_of_its_token(
 
 
 @pytest.mark.parametrize(
-    ("headers", "version", "is_told"), [(REPORT, "1.1", True), ({}, "1.1", False), (REPORT, "1.0", False)]
+    ("headers", "version", "is_told"), [(EARLY, "1.1", True), (REPORT, "1.1", False), (EARLY, "1.0", False)]
 )
+@pytest.mark.parametrize("has_text", [True, False])
 async def test_a_whole_answer_reports_before_it_begins_to_who_asks(
-    served: Served, headers: dict[str, str], version: str, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+    served: Served,
+    headers: dict[str, str],
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_told: bool,
+    has_text: bool,
 ) -> None:
     """Its client may leave just before it."""
     monkeypatch.setattr(usage, "USAGE_SECONDS", 0.0)
+    if not has_text:
+        served.engine.reply = [*served.replica.tokenizer.end_token_ids]
     body = {"prompt": "a", "max_tokens": 3, "ignore_eos": True}
     async with connect(served) as (reader, writer), asyncio.timeout(20):
         await send(writer, "completions", body, headers, version=version)
@@ -134,6 +151,16 @@ async def test_a_whole_answer_reports_before_it_begins_to_who_asks(
     assert heads[-1].startswith(b"HTTP/1.1 200 ")
     told = [head.split()[-1] for head in heads[:-1]]
     assert told == ([b"1", b"2", b"3"] if is_told else [])
+
+
+async def test_a_stream_reports_tokens_without_text(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "USAGE_SECONDS", 0.0)
+    served.engine.reply = [served.engine.reply[0], *served.replica.tokenizer.end_token_ids * 9]
+    body = {"prompt": "a", "max_tokens": 8, "ignore_eos": True}
+    chunks = await stream(served, "completions", body, **REPORT)
+    told = [int(chunk.split()[-1]) for chunk in chunks if is_report(chunk)]
+    assert told == sorted(told)
+    assert {*range(2, 9)} <= {*told}
 
 
 async def test_what_a_client_has_read_is_no_longer_held(served: Served) -> None:

@@ -22,6 +22,9 @@ BUSY_SECONDS = 1.0
 _BYTES_PER_TOKEN = 4
 USUAL_COMPLETION, _USUAL_ANSWER = 16, 256
 """Tokens without a bound of the request's own: of /v1/completions, as OpenAI has it, and of other answers."""
+_LONGEST_ANSWER = 2**20
+"""Tokens. A larger bound of a request's own reserves no more, and counts as no more: few models have a longer
+context."""
 _WHOSE = {Scope.KEY: "this API key", Scope.SERVICE: "this service"}
 
 
@@ -140,7 +143,7 @@ def _make_refusal(obstacle: Obstacle, headers: Mapping[str, str]) -> RateLimited
 
 def estimate_usage(num_bytes: int, max_tokens: int | None, num_choices: int) -> Usage:
     """Return what to reserve for a body of this size and these bounds, before anybody counts its tokens."""
-    completion = _USUAL_ANSWER if max_tokens is None else max(0, max_tokens)
+    completion = _USUAL_ANSWER if max_tokens is None else min(max(0, max_tokens), _LONGEST_ANSWER)
     return Usage(max(1, num_bytes // _BYTES_PER_TOKEN), 0, completion * max(1, num_choices))
 
 

@@ -71,6 +71,14 @@ class Reservation:
         """Return the state of the limits after the admission, as OpenAI's clients read it."""
         return self._headers
 
+    def bound(self, estimate: Usage) -> Usage:
+        """Return the part of an estimate that is reserved; all of it if there is no limit of tokens."""
+        reserved = max((charge.tokens for charge in self._charges), default=0)
+        if not reserved:
+            return estimate
+        prompt = min(estimate.prompt, reserved)
+        return Usage(prompt, 0, min(estimate.completion, reserved - prompt))
+
     def observe(self, usage: Usage) -> None:
         """Charge what an answer has used so far, as soon as that is more than was reserved."""
         used = usage.num_tokens
@@ -135,7 +143,7 @@ class Admission:
     client: Client | None
     reservation: Reservation
     estimate: Usage
-    """What the request may use, by its size and its bounds."""
+    """What the request may use, by its size and its bounds: at most what it has reserved."""
     usage: Usage | None = None
     """None until the replica has reported it."""
     may_be_more: bool = False

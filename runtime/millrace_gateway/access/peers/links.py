@@ -148,9 +148,13 @@ class PeerLinks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, name: str, address: str) -> None:
+        """Send reports for ever. A bug of ours must not end that: the other gateway would wait for them."""
         while True:
-            with suppress(OSError, TimeoutError):
-                await self._send_to(name, address)
+            try:
+                with suppress(OSError, TimeoutError):
+                    await self._send_to(name, address)
+            except Exception:
+                logger.exception("the reports to gateway %s failed", name)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _send_to(self, name: str, address: str) -> None:

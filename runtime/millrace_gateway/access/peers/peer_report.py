@@ -18,6 +18,8 @@ from millrace_gateway.route.objects import ServiceKey
 
 MOST_ENTRIES = 200
 """Accounts or clients in a report, so that no stream waits for more than 3 ms. The rest follows at once."""
+MOST_COUNT = 2**63 - 1
+"""A larger count is sent as this one: msgpack has none above 64 bits, and one account must not end a link."""
 
 
 class Outgoing(NamedTuple):
@@ -113,7 +115,7 @@ def make_key(service: tuple[str, str], tenant: tuple[str, str, str] | None) -> A
 def describe_account(account: Account, now: float, share: float) -> Entry:
     """Return the entry about an account."""
     counts = [
-        Count(meter.bucket.limit, meter.spent, meter.find_total(now, share)) if meter.bucket else None
+        Count(meter.bucket.limit, _bound(meter.spent), meter.find_total(now, share)) if meter.bucket else None
         for meter in (account.requests, account.tokens)
     ]
     return Entry(account.key.service, account.key.tenant, account.since, account.num_here, *counts)
@@ -161,6 +163,13 @@ def apply_usage(book: UsageBook, data: bytes) -> None:
 
 def _list_uses(client: ClientUse) -> list[ServiceUse]:
     return [
-        ServiceUse(service, (use.requests, use.refused, use.prompt, use.cached, use.completion))
+        ServiceUse(
+            service,
+            (use.requests, use.refused, _bound(use.prompt), _bound(use.cached), _bound(use.completion)),
+        )
         for service, use in client.services.items()
     ]
+
+
+def _bound(count: int) -> int:
+    return min(count, MOST_COUNT)

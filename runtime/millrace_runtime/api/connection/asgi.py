@@ -124,11 +124,18 @@ class Answer:
         await self._send({"type": "http.response.start", "status": status, "headers": lines})
         await self._send({"type": "http.response.body", "body": body})
 
-    def report_early(self) -> None:
-        """Report what a whole answer has used so far, if that is due: its client may leave before its end."""
-        if self.report is None or self._inform is None or self._is_started:
+    def report_silence(self) -> None:
+        """Report the use so far, if that is due and no event goes out with it: the client may leave first.
+
+        Whole answers have no events, and streams have none for tokens without text.
+        """
+        if self.report is None or not (self._is_started or self.report.is_early):
             return
-        if self.report.poll(time.monotonic()) is not None:
+        if (report := self.report.poll(time.monotonic())) is None:
+            return
+        if self._is_started and self._write_chunk is not None:
+            self._write_chunk(report)
+        elif not self._is_started and self._inform is not None:
             self._inform(_USAGE, self.report.encode())
 
     async def send_events(self, events: bytes) -> None:
