@@ -195,7 +195,9 @@ class StoredReader:
         order = self._read_order(name, scheme, columns)
         if order is None:
             return stored
-        for rows in stored.values.split(max(1, _BYTES_SORTED // max(1, stored.values[0].nbytes))):
+        num_rows = max(1, _BYTES_SORTED // max(1, stored.values[0].nbytes))
+        for begin in range(0, len(stored.values), num_rows):
+            rows = stored.values[begin : begin + num_rows]
             rows.copy_(rows[:, order])
         return replace(stored, order=order)
 
