@@ -15,7 +15,7 @@ from millrace_gateway.front.body_budget import BodyBudget, BodyShare
 from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_gateway.server import Gateway, Sites
 from millrace_gateway.settings import Settings
-from millrace_runtime.contract import PORT_HTTP
+from millrace_runtime.contract import PATH_LOAD, PORT_HTTP
 from testing.addresses import url_of
 from testing.polling import wait_until_async
 
@@ -104,6 +104,11 @@ def shared(budget: BodyBudget, namespace: str | None) -> Iterator[BodyShare]:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+async def refuse_load(_request: web.Request) -> web.Response:
+    """Answer the question for a busy replica's load, which comes where a request takes 0.25 s or more."""
+    return web.Response(status=404)
+
+
 class Bench:
     """A gateway, the upstreams that a test starts, and a client."""
 
@@ -144,12 +149,17 @@ class Bench:
         handler: Handler,
         address: str | None = None,
         listener: socket.socket | None = None,
+        *,
+        reports_load: bool = False,
     ) -> str:
         """Start a replica, at an address of its own unless one is given, and return its pod's uid.
 
-        `listener`: its socket, if it isn't to be at the port of replicas.
+        `listener`: its socket, if it isn't to be at the port of replicas. `reports_load`: whether the handler
+        gets the gateway's questions for the load of a busy replica, too.
         """
         app = web.Application(client_max_size=2**26)
+        if not reports_load:
+            app.router.add_get(PATH_LOAD, refuse_load)
         app.router.add_route("*", "/{path:.*}", handler)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()

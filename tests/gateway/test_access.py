@@ -133,7 +133,7 @@ def learn_keys(bench: Bench) -> None:
 async def add_replica(bench: Bench) -> tuple[Replica, dict[str, Any]]:
     """Return another replica, and its pod."""
     replica, address = Replica(), next_address()
-    uid = await bench.add_upstream("team", "chat", replica.handle, address)
+    uid = await bench.add_upstream("team", "chat", replica.handle, address, reports_load=True)
     pod = make_pod("team", "chat", uid, address=address, served="chat")
     pod["spec"]["containers"][0]["args"] += ["--gateway-key", PUBLIC, "--service", "team/chat"]
     bench.gateway.catalogue.apply_replica(pod)
@@ -224,7 +224,7 @@ async def test_a_replica_that_lies_spends_its_own_services_limit_alone(bench: Be
     add_service(bench, limit, name="other")
     liar, address = Liar(), next_address()
     liar.verifier = TokenVerifier("team/other", [PUBLIC])
-    uid = await bench.add_upstream("team", "other", liar.handle, address)
+    uid = await bench.add_upstream("team", "other", liar.handle, address, reports_load=True)
     pod = make_pod("team", "other", uid, address=address, served="other")
     pod["spec"]["containers"][0]["args"] += ["--gateway-key", PUBLIC, "--service", "team/other"]
     bench.gateway.catalogue.apply_replica(pod)
@@ -377,7 +377,7 @@ async def test_services_that_share_a_name_do_not_share_their_keys(bench: Bench) 
     replica = await start(bench)
     open_service = make_service("team", "open", served="chat", created="2026-02-01T00:00:00Z")
     bench.gateway.service_sinks[0].apply(open_service)
-    await bench.add_upstream("team", "open", replica.handle)
+    await bench.add_upstream("team", "open", replica.handle, reports_load=True)
     assert (await ask(bench, None))[0] == 401
     for _ in range(4):
         assert (await ask(bench))[0] == 200

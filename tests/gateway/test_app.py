@@ -173,7 +173,7 @@ async def test_a_drain_takes_late_requests_and_ends_with_the_last_stream(bench: 
         assert first.headers["Connection"] == second.headers["Connection"] == "close"
 
 
-@pytest.mark.parametrize("bench", [{"drain_idle_seconds": 0.3}], indirect=True)
+@pytest.mark.parametrize("bench", [{"drain_idle_seconds": 1.0}], indirect=True)
 async def test_a_drain_answers_who_asks_again_at_the_end_of_a_stream(bench: Bench) -> None:
     """The answer began before the drain, so it did not say that the connection closes."""
 
