@@ -21,6 +21,8 @@ FRAMINGS = {
     "chunks": CHUNKED + b"\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED),
 }
 HANDSHAKE = b"GET /x HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+LAST = b"GET /end HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+"""A request behind which the connection ends."""
 READ = {
     "a body by its length": b"POST /x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc",
     "two requests at once": (b"POST /x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc") * 2,

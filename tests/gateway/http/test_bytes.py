@@ -15,6 +15,7 @@ from tests.gateway.http.byte_cases import (
     FRAMINGS,
     HANDSHAKE,
     HOST,
+    LAST,
     NGINX,
     READ,
     REFUSED,
@@ -24,7 +25,6 @@ from tests.gateway.http.byte_cases import (
     parse_answers,
 )
 
-LAST = b"GET /end HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
 SECONDS = 4.0
 """To wait for an answer behind which the connection ends."""
 TRAILER = b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1\r\na\r\n0\r\nx"

@@ -21,7 +21,7 @@ from millrace_gateway.http.limits import ConnectionLimits
 from millrace_gateway.http.request_parser import RequestHead, RequestParser
 from tests.gateway.http.byte_cases import (
     CHUNKED,
-    HOST,
+    LAST,
     NGINX,
     READ,
     REFUSED,
@@ -31,7 +31,6 @@ from tests.gateway.http.byte_cases import (
     parse_answers,
 )
 
-END = b"GET /end HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
 PIECES = (
     *(b"", b"\r\n", b"\n", b"\r", b" ", b"\t", b":", b",", b";", b"\0", b"\x0b", b"\x85", b"0", b"3", b"+"),
     *(b"0x", b"_", b"chunked", b"HTTP/1.0", b"HTTP/1.1", b'"', b"Content-Length: 3\r\n", CHUNKED, SMUGGLED),
@@ -47,7 +46,7 @@ def mutated(draw: st.DrawFn) -> bytes:
         start = draw(st.integers(0, len(data)))
         end = start + draw(st.integers(0, 4))
         data = data[:start] + draw(st.sampled_from([*PIECES, data[start:end] * 2])) + data[end:]
-    return data + END
+    return data + LAST
 
 
 class Read(NamedTuple):

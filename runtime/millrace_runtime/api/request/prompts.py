@@ -1,4 +1,4 @@
-"""Turns a body into prompts of token ids that fit the model. The text worker does the long parts."""
+"""Turns a body into prompts of token ids. The text worker does the long parts."""
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
